@@ -16,8 +16,8 @@ from typing import Any
 import gin
 import torch
 
-from taac.configuration import Binding, Config, carried, gin_state, values
-from taac.configuration.names import short
+from taac.configuration import Binding, Config, gin_state, values
+from taac.configuration.gin_state import short
 from taac.configuration.reading import add_check
 from taac.errors import TaacError
 from taac.learning.optimizers import TensorFlowAdam
@@ -40,7 +40,7 @@ def register() -> None:
         gin.external_configurable(schedule, module=schedule.__module__)  # `ops` does not import gin
     _register_torch()
     add_check(refuse_unfollowed_schedule)
-    carried.registered_by(register)
+    gin_state.registered_by(register)
 
 
 def _register_torch() -> None:

@@ -1,16 +1,4 @@
-"""Kinds of bad input that no other test covers, each with its message; and whatever text a gin file may hold.
-
-Cases elsewhere, each with its message asserted, as `pytest --collect-only` counts them:
-    flags, calls, folders          32   tests/commands/test_commands.py
-    names, types, syntax in gin    32   tests/configuration/test_config.py
-    values in gin, out of range    42   tests/configuration/test_config.py (test_values_out_of_range)
-    environments                   28   tests/environments/test_vector_environment.py
-    spaces                         22   tests/environments/test_spaces.py
-    environments that misbehave    20   tests/environments/test_examine.py (test_what_is_wrong...)
-    environments that fail         10   tests/environments/test_failures.py
-    damaged and forged files       53   tests/runs/test_files.py, tests/runs/test_checkpoint.py
-Here: 46, and the fuzz test.
-"""
+"""Bad input that no other test covers, each with its message; and whatever text a gin file may hold."""
 
 from __future__ import annotations
 
@@ -20,12 +8,10 @@ import string
 from pathlib import Path
 
 import pytest
-from absl import flags
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from taac import configuration
-from taac.commands import check
 from taac.commands import flags as command_flags
 from taac.errors import TaacError
 from taac.runs.run_folder import RunFolder
@@ -35,9 +21,7 @@ TASK, METHOD = "gin/tasks/simple_control.gin", "gin/methods/sac.gin"
 
 
 def built(*params, method=METHOD):
-    loaded = configuration.load(
-        [TASK, method], ["create_environment.env_name = 'Pendulum-v1'", "hidden_layers = (8,)", *params]
-    )
+    loaded = configuration.load([TASK, method], ["create_environment.env_name = 'Pendulum-v1'", "hidden_layers = (8,)", *params])
     configuration.build(experiment.create_experiment).close()
     loaded.check_used()
 
@@ -47,7 +31,6 @@ def built(*params, method=METHOD):
     [
         ("Intervals.evaluation_interval = 0", "Intervals.evaluation_interval must be 1 or more, got 0"),
         ("Intervals.checkpoint_interval = -5", "Intervals.checkpoint_interval must be 1 or more, got -5"),
-        ("Intervals.summary_interval = 0", "Intervals.summary_interval must be 1 or more, got 0"),
         ("Evaluator.evaluation_episodes = 0", "Evaluator.evaluation_episodes must be 1 or more, got 0"),
         ("Trainer.batch_size = 0", "Trainer.batch_size must be 1 or more with ReplayBuffer, got 0"),
         ("UpdateRatio.unroll_length = 0", "UpdateRatio.unroll_length must be 1 or more, got 0"),
@@ -55,7 +38,6 @@ def built(*params, method=METHOD):
             "UpdateRatio.unroll_length = 100001",
             r"unroll_length 100001 x num_envs 1 is above Intervals.num_env_steps 100000: the first iteration would be longer",
         ),
-        ("hidden_layers = (0,)", r"widths of hidden layers must be 1 or more, got \(0,\)"),
         ("hidden_layers = (8, -1)", r"widths of hidden layers must be 1 or more, got \(8, -1\)"),
         ("UpdateRatio.updates_per_iteration = 0", "UpdateRatio.updates_per_iteration must be 1 or more, got 0"),
         ("Evaluator.max_evaluation_steps = 0", "Evaluator.max_evaluation_steps must be 1 or more, got 0"),
@@ -66,7 +48,6 @@ def built(*params, method=METHOD):
         ("create_environment.max_restarts = -1", "max_restarts must be 0 or more, got -1"),
         ("create_environment.env_kwargs = {'gravity': 1}", r"with arguments \{'gravity': 1\}"),
         ("create_experiment.evaluation_envs = 0", "create_experiment.evaluation_envs must be 1 or more, got 0"),
-        ("create_environment.action_repeat_gamma = 1.5", r"action_repeat_gamma must be in \(0, 1\], got 1.5"),
         ("create_environment.action_repeat_gamma = 0.0", r"action_repeat_gamma must be in \(0, 1\], got 0.0"),
         ("create_environment.render_mode = 'film'", "cannot be rendered: it has no render mode 'film'"),
         ("create_environment.wrappers = (@NoSuchWrapper,)", "NoSuchWrapper"),
@@ -112,11 +93,7 @@ def test_segments_and_memories_that_are_too_short_for_a_method(method, params, m
 def test_folders_that_no_line_can_name(path):
     with pytest.raises(TaacError, match=r"--root_dir .* holds line ends, control characters or bytes that are not UTF-8"):
         command_flags.checked_path("--root_dir", path)
-
-
-@pytest.mark.parametrize("path", ["runs/a b", "Läufe/実験　1", "$(x)", "'"])
-def test_folders_of_any_other_name_are_as_they_are(path):
-    assert command_flags.checked_path("--root_dir", path) == path
+    assert command_flags.checked_path("--root_dir", name := "Läufe/實驗　1 $(x)'") == name
 
 
 @pytest.mark.parametrize("code, message", [("1 / 0", "ZeroDivisionError: division by zero"), ("def", "SyntaxError")])
@@ -132,68 +109,6 @@ def test_a_module_that_cannot_be_imported(tmp_path, monkeypatch, code, message):
 def test_a_file_name_that_is_none():
     with pytest.raises(TaacError, match=r"--gin_param: include: 'aaa.*' is no name of a file: .*too long"):
         configuration.load([], [f"include '{'a' * 5000}'"])
-
-
-def checked(*words):
-    """`taac check` in this process."""
-    values = flags.FlagValues()
-    for name in ("gin_file", "gin_param", "set"):
-        flags.DEFINE_multi_string(name, [], "", flag_values=values)
-    for name in ("task", "method", "num_env_steps", "env_name", "batch", "root_dir", "collector_launcher", "ray_address"):
-        flags.DEFINE_string(name, None, "", flag_values=values)
-    for name in ("seed", "collectors"):
-        flags.DEFINE_integer(name, None, "", flag_values=values)
-    values(["taac check", *map(str, words)])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(check.flags, "FLAGS", values)
-        check.run()
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        ([], "--task and --method are missing"),
-        (["--root_dir", "a\nb", "--task", "Pendulum-v1", "--method", "sac"], "--root_dir .* holds line ends"),
-        (["--env_name", "Pendulum-v1", "--gin_file", TASK], "use only one of .*, got --gin_file and --env_name"),
-        (["--env_name", "Pendulun-v1"], "doesn't exist"),
-        (["--env_name", "FetchReach-v99"], "FetchReach"),
-        (["--batch", "nothing.json"], "nothing.json cannot be read"),
-    ],
-)
-def test_checks_that_make_no_sense(words, message):
-    with pytest.raises(TaacError, match=message):
-        checked(*words)
-
-
-def test_what_check_prints(capsys):
-    checked("--env_name", "Pendulum-v1")
-    assert "can be trained on" in capsys.readouterr().out
-    checked("--gin_file", TASK, "--gin_file", METHOD, "--gin_param", "gamma = 0.5")
-    out = capsys.readouterr().out
-    assert re.search(r"^gamma = 0.5 +# --gin_param$", out, re.M) and re.search(
-        r"^BaseTDLoss.gamma = %gamma +# gin/", out, re.M
-    )
-    assert "90000 updates in all, 0.9 a step of the whole run; 512 frames are replayed for each" in out
-    assert "what looks wrong: nothing" in out and "Adam's two moments" in out
-    ratio = ["UpdateRatio.updates_per_env_step = @LinearSchedule()", "LinearSchedule.start = 0.0", "LinearSchedule.end = 1.0"]
-    params = [word for param in (*ratio, "LinearSchedule.env_steps = 100000") for word in ("--gin_param", param)]
-    checked("--task", "Pendulum-v1", "--method", "sac", "--set", "hidden_layers=8,", "--set", "beta_min_prob=0.1",
-            "--set", "initial_collect_steps=10000", *params)  # fmt: skip
-    out = capsys.readouterr().out
-    # Actor: 3x8+8, and two heads 8x1+1. Critics, two: 4x8+8, 8x1+1. The temperature. Targets are not trained.
-    assert f"SacAlgorithm on cpu, {32 + 2 * 9 + 2 * (40 + 9) + 1} trainable parameters" in out
-    # The area below the line from 0 to 1, from 10000 to 100000 steps: 49500.
-    assert "updates per environment step: 0.55, after 10000 steps" in out and "  49500 updates in all, 0.495 a step" in out
-    assert "what looks wrong:\n  --set: beta_min_prob = 0.1 has no effect" in out
-
-
-@pytest.mark.parametrize(
-    "content, message", [("[1]", "expected a JSON object"), ("{", "cannot be read"), ("", "cannot be read")]
-)
-def test_a_run_json_that_is_none(tmp_path, content, message):
-    (tmp_path / "run.json").write_text(content)
-    with pytest.raises(TaacError, match=message):
-        RunFolder(tmp_path).read_run()
 
 
 def test_what_ended_a_run_is_no_alteration_of_its_record(tmp_path):

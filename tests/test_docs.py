@@ -85,48 +85,9 @@ def dead_links(page: Path, text: str) -> list[str]:
     return dead
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
-def test_no_link_is_dead(page):
-    assert dead_links(page, text_of(page)) == []
-
-
-@pytest.mark.parametrize(
-    "text, dead",
-    [
-        ("[a](docs/equations.md#returns) [b](https://example.org/x) [c](#here)\n# Here", []),
-        ("[a](docs/gone.md)", ["docs/gone.md"]),
-        ("![a](docs/images/gone.png)", ["docs/images/gone.png"]),
-        ("[a](docs/equations.md#gone)", ["docs/equations.md#gone"]),
-        ("[a](#gone)\n# Here", ["#gone"]),
-        ("[a](../../etc/passwd)", ["../../etc/passwd"]),
-        ("`[a](docs/gone.md)`\n```\n[a](docs/gone.md)\n```\n", []),
-        ("[a](#b)\n```\n# B\n```\n", ["#b"]),
-        ("[a](#a-b-c) [b](#a-b-c-1)\n# A `b`, *c*\n## A b c", []),
-    ],
-)
-def test_dead_links_are_found(text, dead):
-    assert dead_links(ROOT / "README.md", text) == dead
-
-
-def test_links_out_of_docs_are_found():
-    text = "[a](equations.md#returns) [b](../README.md) [c](../experiments/README.md) [d](../taac/nest.py)"
-    assert dead_links(DOCS / "README.md", text) == ["../README.md", "../experiments/README.md"]
-
-
 def accidental_lists(text: str) -> list[str]:
     """Lines of a paragraph that Markdown takes for a list, because they begin with the number 1 and a point."""
     return re.findall(r"\S\n *(1[.)] .*)", FENCE.sub("", text))
-
-
-def test_no_sentence_becomes_a_list():
-    assert {str(page): found for page in PAGES if (found := accidental_lists(text_of(page)))} == {}
-    assert accidental_lists("- with gain\n  1. Critics\n\n1. first\n2. second\n") == ["1. Critics"]
-
-
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
-def test_every_page_is_in_the_index(page):
-    index = DOCS / "README.md"
-    assert page == index or f"]({page.relative_to(index.parent)})" in text_of(index)
 
 
 # --- what Sphinx adds ---------------------------------------------------------------------------------------------------
@@ -169,12 +130,6 @@ def missing_in_source(page: Path, text: str) -> list[str]:
     return missing
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
-def test_links_to_source_name_what_is_there(page):
-    assert missing_in_source(page, text_of(page)) == []
-    assert len(source_links(page, text_of(page))) == len(re.findall(r"\]\([./]+taac/", text_of(page)))
-
-
 @pytest.mark.parametrize("page", sorted((DOCS / "methods").glob("*.md")), ids=lambda page: page.stem)
 def test_every_detail_of_a_method_says_where_it_is(page):
     """And every page has the same parts: paper, details, differences, settings, summaries, results."""
@@ -192,18 +147,6 @@ def test_every_detail_of_a_method_says_where_it_is(page):
 
 def test_there_is_a_page_for_each_method():
     assert {page.stem for page in (DOCS / "methods").glob("*.md")} == {*docs_methods.files()}
-
-
-def test_names_that_source_does_not_have_are_found():
-    text = (
-        "[`TaacAlgorithm.train_step`](../taac/algorithms/taac.py) [`TaacAlgorithm._beta`](../taac/algorithms/taac.py) "
-        "[`TaacAlgorithm.gone`](../taac/algorithms/taac.py) [`Gone`](../taac/algorithms/taac.py)"
-    )
-    assert missing_in_source(DOCS / "README.md", text) == ["TaacAlgorithm.gone", "Gone"]
-    source = [text]
-    sphinx_settings()["link_sources"](None, "x", source)
-    assert source[0].startswith("{py:obj}`TaacAlgorithm.train_step <taac.algorithms.taac.TaacAlgorithm.train_step>` ")
-    assert "{py:obj}`TaacAlgorithm._beta <taac.algorithms.taac.TaacAlgorithm>`" in source[0]  # private: leads to its class
 
 
 @functools.cache
@@ -244,18 +187,6 @@ def missing_paths(text: str) -> list[str]:
         for path in found
         if not any(ROOT.glob(path)) and "NAME" not in path and not re.fullmatch(r"taac/\w+-v\d+", path)
     ]
-
-
-@pytest.mark.parametrize("page", OF_PRESENT, ids=names(OF_PRESENT))
-def test_every_path_exists(page):
-    assert missing_paths(text_of(page)) == []
-
-
-def test_missing_paths_are_found():
-    text = (
-        "`taac/gone.py` `gin/methods/sac.gin` `taac/Recall-v0` `tests/**/*.gone`\n```\ntaac train gin/gone.gin\n```\n"
-    )
-    assert sorted(missing_paths(text)) == ["gin/gone.gin", "taac/gone.py", "tests/**/*.gone"]
 
 
 OWN = re.compile(r"My[A-Z]\w+|Constructor|Other")  # names that stand for something of the reader's
@@ -303,25 +234,6 @@ def unknown_bindings(text: str) -> list[str]:
     return unknown
 
 
-@pytest.mark.parametrize("page", OF_PRESENT, ids=names(OF_PRESENT))
-def test_every_binding_names_a_parameter(page):
-    assert unknown_bindings(ours(page)) == []
-
-
-def test_unknown_bindings_are_found():
-    text = (
-        '```\ntaac train --set gone=1 --set epsilon=1 --set max_repeat_steps=1 \\\n'
-        '    --gin_param "Trainer.gone = 1" --gin_param "gama = 0.9" --gin_param "gamma = 0.9" \\\n'
-        '    --gin_param "Goner.x = 1" --gin_param "SacAlgorithm.dqda_clipping = 1"\n'
-        "rate/LinearSchedule.ended = 1\nrate/LinearSchedule.end = @GoneSchedule()\n```\n"
-        "`Trainer.gone_too` `Trainer.hooks` `TaacAlgorithm.random_step` `TimeStep.reward` `Learner.gone = 1`"
-    )
-    assert sorted(unknown_bindings(text)) == [
-        "@GoneSchedule", "Goner.x", "Learner.gone", "LinearSchedule.ended", "Trainer.gone", "Trainer.gone_too", "epsilon", "gama",
-        "gone",
-    ]  # fmt: skip
-
-
 @functools.cache
 def known_flags() -> frozenset[str]:
     """Of all commands, from where they are defined."""
@@ -349,39 +261,15 @@ def unknown_flags(text: str) -> list[str]:
 MANUAL = [page for page in OF_PRESENT if page.parent.name != "benchmarks" and page.parent.name != "reliability"]
 
 
-@pytest.mark.parametrize("page", MANUAL, ids=names(MANUAL))
-def test_every_flag_exists(page):
-    assert unknown_flags(ours(page)) == []
-
-
-def test_unknown_flags_are_found():
-    text = "`--gone` `--nooverlay` `--slurm_time`\n```\ntaac plot --root_dir runs \\\n    --gone_too 3 --x 5\npip --else\n```\n"
-    assert sorted(unknown_flags(text)) == ["gone", "gone_too"]
-
-
 def missing_functions(text: str) -> list[str]:
     """`value_ops.x` and the like, in backticks, that the module of that name in `taac.ops` or `taac.algorithms` does not have."""
-    modules = {
-        path.stem: f"taac.{room}.{path.stem}" for room in ("ops", "algorithms") for path in (TAAC / room).glob("*.py")
-    }
+    modules = {path.stem: f"taac.{room}.{path.stem}" for room in ("ops", "algorithms") for path in (TAAC / room).glob("*.py")}
     named = [code.split(".") for code in code_of(text) if re.fullmatch(r"\w+\.\w+", code)]
     return [
         f"{module}.{name}"
         for module, name in named
         if module in modules and name != "py" and not hasattr(importlib.import_module(modules[module]), name)
         and not (module == "taac" and hasattr(taac, name))  # the package itself
-    ]
-
-
-@pytest.mark.parametrize("page", OF_PRESENT, ids=names(OF_PRESENT))
-def test_every_function_of_the_mathematics_exists(page):
-    assert missing_functions(text_of(page)) == []
-
-
-def test_missing_functions_are_found():
-    assert missing_functions("`value_ops.one_step_return` `value_ops.gone` `trajectories.gone` `sac.py` `a.b`") == [
-        "value_ops.gone",
-        "trajectories.gone",
     ]
 
 
@@ -409,14 +297,21 @@ def missing_classes(text: str) -> list[str]:
     return missing
 
 
-@pytest.mark.parametrize("page", OF_PRESENT, ids=names(OF_PRESENT))
-def test_every_class_exists(page):
-    assert missing_classes(ours(page)) == []
-
-
-def test_missing_classes_are_found():
-    text = "`TaacInfo` `TaacInfo.tau_prev` `TaacInfo.gone` `GoneInfo` `TimeStep.reward` `MyCritics` `NAME`"
-    assert missing_classes(text) == ["TaacInfo.gone", "GoneInfo"]
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_all_that_a_page_names_exists(page):
+    text = text_of(page)
+    wrong = {"links": dead_links(page, text), "sentences that become lists": accidental_lists(text)}
+    if page in OF_PRESENT:
+        wrong |= {
+            "paths": missing_paths(text), "bindings": unknown_bindings(ours(page)), "functions": missing_functions(text),
+            "classes": missing_classes(ours(page)), "flags": unknown_flags(ours(page)) if page in MANUAL else [],
+        }  # fmt: skip
+    if page.is_relative_to(DOCS):
+        wrong["names in source"] = missing_in_source(page, text)
+        assert len(source_links(page, text)) == len(re.findall(r"\]\([./]+taac/", text))
+        index = DOCS / "README.md"
+        assert page == index or f"]({page.relative_to(index.parent)})" in text_of(index)
+    assert {kind: found for kind, found in wrong.items() if found} == {}
 
 
 # --- generated tables, and the README ---------------------------------------------------------------------------------
@@ -478,9 +373,7 @@ def test_pages_say_from_how_many_updates_on_runs_are_compiled():
 
 def rooms_without_a_place(readme: str) -> list[str]:
     """Rooms of the package that the README's map does not name."""
-    return [
-        path.parent.name for path in sorted(TAAC.glob("*/__init__.py")) if f"taac/{path.parent.name}/" not in readme
-    ]
+    return [path.parent.name for path in sorted(TAAC.glob("*/__init__.py")) if f"taac/{path.parent.name}/" not in readme]
 
 
 def test_the_map_names_every_room():
@@ -535,11 +428,6 @@ def test_messages_are_those_of_the_code():
     assert [message for message in found if not is_said(message)] == []
 
 
-def test_messages_that_nothing_says_are_found():
-    assert not is_said("--root_dir ... holds a run with no configuration")
-    assert messages("| message | why |\n|---|---|\n| `a ... b` | c |\n") == ["a ... b"]
-
-
 # --- names of other packages -------------------------------------------------------------------------------------------
 
 
@@ -569,9 +457,35 @@ def test_names_of_ours_in_the_tables_of_migration_exist():
     assert unknown_here(text) == []
 
 
-def test_names_that_are_not_ours_are_found():
-    text = "| a | `gamma`, `gone` |\n| b | `Trainer.gone`, `Trainer.hooks`, `--gone`, `--task`, `taac gone`, `rollout/gone` |\n"
-    assert unknown_here(text) == ["gone", "Trainer.gone", "--gone", "taac gone", "rollout/gone"]
+@pytest.mark.parametrize(
+    "find, text, found",
+    [
+        (lambda text: dead_links(ROOT / "README.md", text), "[a](docs/equations.md#gone) [b](docs/README.md) [c](#x)\n# X",
+         ["docs/equations.md#gone"]),
+        (lambda text: missing_in_source(DOCS / "README.md", text), "[`TaacAlgorithm.gone`](../taac/algorithms/taac.py)",
+         ["TaacAlgorithm.gone"]),
+        (missing_paths, "`taac/gone.py` `gin/methods/sac.gin` `taac/Recall-v0`", ["taac/gone.py"]),
+        (unknown_bindings, '```\ntaac train --set gone=1 --gin_param "Trainer.gone = 1" --set gamma=1\n```\n`@GoneSchedule()`',
+         ["gone", "Trainer.gone", "@GoneSchedule"]),
+        (unknown_flags, "`--gone` `--nooverlay` `--slurm_time`\n```\ntaac plot \\\n    --gone_too 3\n```\n",
+         ["gone_too", "gone"]),
+        (accidental_lists, "- with gain\n  1. Critics\n\n1. first\n2. second\n", ["1. Critics"]),
+        (missing_functions, "`value_ops.one_step_return` `value_ops.gone` `sac.py`", ["value_ops.gone"]),
+        (missing_classes, "`TaacInfo.tau_prev` `TaacInfo.gone` `MyCritics`", ["TaacInfo.gone"]),
+        (unknown_here, "| a | `gamma`, `gone`, `Trainer.hooks`, `--task` |\n", ["gone"]),
+        (lambda text: [message for message in messages(text) if not is_said(message)], "| `a run of nothing ... here` | c |\n",
+         ["a run of nothing ... here"]),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_on_a_page_is_found(find, text, found):
+    assert find(text) == found
+
+
+def test_private_names_lead_to_their_class():
+    source = ["[`TaacAlgorithm.train_step`](../taac/algorithms/taac.py) [`TaacAlgorithm._beta`](../taac/algorithms/taac.py)"]
+    sphinx_settings()["link_sources"](None, "x", source)
+    assert source[0].startswith("{py:obj}`TaacAlgorithm.train_step <taac.algorithms.taac.TaacAlgorithm.train_step>` ")
+    assert "{py:obj}`TaacAlgorithm._beta <taac.algorithms.taac.TaacAlgorithm>`" in source[0]
 
 
 def test_results_reach_the_pages_of_their_methods():

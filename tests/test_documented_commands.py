@@ -1,4 +1,4 @@
-"""Every command in the pages is run: as it stands, but with less to do.
+"""Every command in the pages: its words are understood; and, as slow tests, it runs as it stands, but with less to do.
 
 Each page's commands run in their order, in one empty folder a page, each in a fork. `smaller` and `STANDS_FOR` are all that
 changes in them. `NOT_RUN` lists those that are not run, with the reason. Of a comparison, the plan is made and its first run
@@ -7,6 +7,7 @@ trained: tests/campaigns/ has whole ones. Of scripts that take minutes, the flag
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
@@ -16,7 +17,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from absl import flags
 
+from taac.commands.main import COMMANDS
+from taac.configuration import shipped
 from tests import forked
 from tests.analysis.campaigns import make_campaign
 from tests.test_docs import OF_PRESENT, ROOT, names, text_of
@@ -88,9 +92,6 @@ def smaller(words: list[str]) -> list[str]:
     if command == "compare":
         words += ["--dry_run", "--gin_param", "create_agent.compile = False"]  # True tries the compiler, for seconds
     if command == "sweep":
-        words += ["--trials", "1", "--seeds", "1", "--num_env_steps", "60"]
-        words += [word for param in TINY for word in ("--gin_param", param)]
-    if command == "sweep":
         words += ["--num_env_steps", "60", "--trials", "1", "--seeds", "1", "--jobs", "1"]
     if command in ("train", "sweep") and not {"--extend", "--resume_with"} & set(given):
         words += [word for param in TINY for word in ("--gin_param", param)]
@@ -119,16 +120,18 @@ class Reader:
         elif words[0] == "taac":
             self.taac(words[1:])
         elif words[0] == "make":
-            self.make(words[1:])
+            for line in dry_run(words[1:]).splitlines():
+                if " -m taac " in line:
+                    self.taac(shlex.split(line)[3:])
         elif words[:2] == ["python", "-m"] and words[2] == "taac":
             self.taac(words[3:])
         elif words[:2] == ["python", "-m"]:
             code = f"import runpy, sys; sys.argv[0] = {words[2]!r}; runpy.run_module({words[2]!r}, run_name='__main__')"
-            told = self.ends_well(forked.run(["--help"], cwd=self.folder, code=code))
+            told = ends_well(forked.run(["--help"], cwd=self.folder, code=code))
             assert all(re.search(rf"{word}\b", told) for word in words if word.startswith("--")), f"{command}: {told}"
         elif words[0] == "python":
             code = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-            self.ends_well(forked.run(words[1:], cwd=self.folder, code=code))
+            ends_well(forked.run(words[1:], cwd=self.folder, code=code))
         else:
             pytest.fail(f"no test runs `{command}`: run it here, or list it in NOT_RUN with the reason")
 
@@ -139,7 +142,7 @@ class Reader:
         if "--resume_with" in words:  # of a run that is not finished yet
             run = self.folder / words[words.index("--root_dir") + 1] / "run.json"
             run.write_text(run.read_text().replace('"status": "finished"', '"status": "interrupted"'))
-        told = self.ends_well(forked.run(words, cwd=self.folder, env=self.environment))
+        told = ends_well(forked.run(words, cwd=self.folder, env=self.environment))
         if words[0] == "compare" and "--launcher" not in words:
             run = shlex.split(told.splitlines()[0])  # its first run, which the others are like
             assert run[1:4] == ["-m", "taac", "train"]
@@ -155,18 +158,52 @@ class Reader:
             shutil.rmtree(folder)
             self.provided.remove(folder)
 
-    def make(self, words: list[str]) -> None:
-        """What make would do, without the set-up; of that, calls of `taac`."""
-        call = ["make", "-n", "-o", ".venv/.installed", "-o", ".venv-peers/.installed", *words]
-        done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
-        told = self.ends_well(done)
-        for line in told.splitlines():
-            if " -m taac " in line:
-                self.taac(shlex.split(line)[3:])
 
-    def ends_well(self, done) -> str:
-        assert done.returncode == 0, f"{shlex.join(map(str, done.args))}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+def ends_well(done) -> str:
+    assert done.returncode == 0, f"{shlex.join(map(str, done.args))}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def dry_run(words: list[str]) -> str:
+    """What make would do, without the set-up."""
+    call = ["make", "-n", "-o", ".venv/.installed", "-o", ".venv-peers/.installed", *words]
+    return ends_well(subprocess.run(call, cwd=ROOT, capture_output=True, text=True))
+
+
+def understand(command: str) -> None:
+    """Checks a command without running it: its program, its flags and their values, methods, targets, files to install."""
+    words = shlex.split(command)
+    words = words[2:] if words[:3] == ["python", "-m", "taac"] else words
+    if any(command.startswith(start) for start in NOT_RUN):
+        look_up(command)
+    elif words[0] == "make":
+        dry_run(words[1:])
+    elif words[:2] == ["python", "-m"]:
+        path = ROOT / words[2].replace(".", "/")
+        source = text_of(path / "__main__.py" if path.is_dir() else path.with_suffix(".py"))
+        assert all(f'"{word}"' in source for word in words if word.startswith("--")), command
+    elif words[0] == "python":
+        assert (ROOT / words[1]).exists(), command
+    else:
+        assert words[0] == "taac", f"no test runs `{command}`: run it here, or list it in NOT_RUN with the reason"
+        parse(words[1], words[2:])
+
+
+def parse(name: str, words: list[str]) -> None:
+    """Has a command of `taac` read its flags."""
+    assert name in COMMANDS or name.startswith("--"), name
+    before = set(flags.FLAGS)
+    try:
+        if name in COMMANDS:
+            importlib.import_module(f"taac.commands.{name}").define_flags()
+        flags.FLAGS(["taac", *words])
+        given = flags.FLAGS["method"].value if "method" in flags.FLAGS else None  # of compare another name of --methods
+        for method in given.split(",") if given else ():
+            assert method in shipped.files("methods") or method.endswith(".gin"), method
+    finally:
+        for flag in set(flags.FLAGS) - before:
+            delattr(flags.FLAGS, flag)
+        flags.FLAGS.unparse_flags()
 
 
 def look_up(command: str) -> None:
@@ -202,27 +239,41 @@ def campaign(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
-def test_the_commands_of_a_page(page, tmp_path, trained, campaign):
-    reader = Reader(tmp_path, trained, campaign)
+def test_the_commands_of_a_page_are_understood(page):
     found = list(dict.fromkeys(commands(text_of(page))))
     spelt = subprocess.run(["bash", "-n"], input="\n".join(found), capture_output=True, text=True)
     assert spelt.returncode == 0, f"a shell does not understand a command: {spelt.stderr}"
     for command in found:
+        understand(command)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_the_commands_of_a_page_run(page, tmp_path, trained, campaign):
+    reader = Reader(tmp_path, trained, campaign)
+    for command in dict.fromkeys(commands(text_of(page))):
         reader.call(command)
     if reader.left_out:
         pytest.skip("; ".join(reader.left_out))  # all others were run
 
 
+@pytest.mark.parametrize(
+    "command, says",
+    [
+        ("taac trian --root_dir D", "trian"), ("taac play --root_dir D --bset", "bset"),
+        ("taac train --task Pendulum-v1 --method tac", "tac"), ("make demonstration", "demonstration"),
+        ("python -m experiments.error_rates --gone", "--gone"), ("pip install -e '.[gone]'", "gone"),
+        ("unheard of", "no test runs"),
+    ],
+)  # fmt: skip
+def test_a_command_that_is_wrong_is_told(command, says):
+    with pytest.raises((AssertionError, flags.Error), match=says):
+        understand(command)
+
+
 def test_what_is_not_run_is_written_somewhere():
     written = [command for page in PAGES for command in commands(text_of(page))]
     assert [start for start in NOT_RUN if not any(command.startswith(start) for command in written)] == []
-
-
-def test_the_python_of_pages_is_run_elsewhere():
-    """`python` fences by test_docs.py, `py` fences, which need a run, by tests/api/test_pages.py."""
-    tested = text_of(ROOT / "tests" / "api" / "test_pages.py")
-    with_python = [name for page, name in zip(OF_PRESENT, names(OF_PRESENT)) if "```py\n" in text_of(page)]
-    assert [name for name in with_python if f'"{name}"' not in tested] == []
 
 
 def test_commands_are_found():
@@ -233,20 +284,3 @@ def test_commands_are_found():
     assert commands(text) == [
         "taac list", ". .venv/bin/activate", "taac train --seed 1", "taac list",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "command, says",
-    [
-        ("taac trian --root_dir D", "did you mean"),
-        ("taac play --root_dir D --bset", "bset"),
-        ("taac train --task Pendulun-v1 --method taac", "Pendulun"),
-        ("make demonstration", "demonstration"),
-        ("python -m experiments.error_rates --gone", "--gone"),
-        ("pip install -e '.[gone]'", "gone"),
-        ("unheard of", "no test runs"),
-    ],
-)
-def test_a_command_that_fails_is_told(command, says, tmp_path, trained, campaign):
-    with pytest.raises((AssertionError, pytest.fail.Exception), match=says):
-        Reader(tmp_path, trained, campaign).call(command)

@@ -28,7 +28,7 @@ from taac.errors import TaacError
 _FRAMES = 2  # on which acting is tried: one could hide that a step returns a single action
 
 
-class BoundAsItsBase:
+class ForwardingConstructor:
     """Adds a constructor that forwards all arguments to a subclass that has none.
 
     gin wraps the constructor of each configured class. If the constructor is inherited, gin would wrap a copy and record the
@@ -45,7 +45,7 @@ class BoundAsItsBase:
             cls.__init__ = __init__  # type: ignore[method-assign]
 
 
-class Algorithm(BoundAsItsBase, nn.Module):
+class Algorithm(ForwardingConstructor, nn.Module):
     """The interface. Everything in a `TimeStep` is batched: `[B, ...]` in acting steps, `[T, B, ...]` in training."""
 
     min_segment_length = 2  # fewest frames T of a segment from which everything used in acting can be learnt

@@ -15,14 +15,14 @@ from typing import Any
 import gin
 import torch
 
-from taac.algorithms.algorithm import BoundAsItsBase
+from taac.algorithms.algorithm import ForwardingConstructor
 from taac.data_structures import TimeStep
 from taac.errors import TaacError
 from taac.ops import losses, value_ops
 
 
 @gin.configurable
-class BaseTDLoss(BoundAsItsBase):
+class BaseTDLoss(ForwardingConstructor):
     """Squared or Huber error between Q and a return, which subclasses define.
 
     The discount is set here only: `BaseTDLoss.gamma` in a gin file applies to every TD loss, including a user's own.

@@ -278,7 +278,6 @@ def load_in(place: Named | None, root_dir: str | Path, best: bool, trust: bool, 
 
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """A context in which torch computes on so many threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -8,8 +8,7 @@ from typing import Any
 
 from taac.api.environments import Environment, named
 from taac.api.session import in_python, session
-from taac.api.settings import asked as asked_of
-from taac.api.settings import by_name
+from taac.api.settings import make_request
 from taac.environments.examine import examine
 from taac.errors import TaacError
 from taac.networks import ObservationEncoder
@@ -60,10 +59,9 @@ def check(
             if settings or named_settings or num_env_steps is not None or seed is not None:
                 raise TaacError("settings are of an experiment: give a method, too. Without both, the environment is tried alone")
             return _examined(place.name)
-        given = {**place.settings, **by_name(settings)}
-        asked = asked_of(place.name, method, num_env_steps, seed, gin_files, named_settings, given)
-        asked.files()
-        return Checked([in_python(line) for line in describe(asked)], [])
+        request = make_request(place, method, num_env_steps, seed, gin_files, settings, named_settings)
+        request.files()
+        return Checked([in_python(line) for line in describe(request)], [])
 
 
 def _examined(name: str) -> Checked:

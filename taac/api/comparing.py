@@ -16,15 +16,13 @@ from taac.analysis.report import tables
 from taac.analysis.report.content import make_report
 from taac.analysis.report.files import write_report
 from taac.analysis.report.scores import Options
-from taac.api.environments import Environment, named, unknown_elsewhere
+from taac.api.environments import Environment, Named, named, unknown_elsewhere
 from taac.api.run import Run
 from taac.api.session import session
-from taac.api.settings import asked as asked_of
-from taac.api.settings import by_name, written
-from taac.campaigns.campaign import Campaign
-from taac.campaigns.comparison import Comparison, check_folders
+from taac.api.settings import make_request, written
+from taac.campaigns.campaign import Campaign, View
+from taac.campaigns.comparison import Comparison, check_folders, given_seeds
 from taac.campaigns.launchers import local
-from taac.campaigns.view import View
 from taac.errors import TaacError
 from taac.runs import layout
 from taac.runs.terminal import printable
@@ -122,42 +120,34 @@ def compare(
     """
     several = [environments] if isinstance(environments, str) or callable(environments) else environments
     places = [named(e) for e in (several if isinstance(several, Sequence) else [several])]
+    own: dict[str, tuple[str, ...]] = {}  # settings of each environment
     for place in places:
         if place.make is not None or place.name is None:
             raise TaacError(
                 f"the environment {place.name} is known to this program only, and each run of a comparison has a process of its "
                 "own: put it in a module and give 'module:Class'"
             )
-    own: dict[str, tuple[str, ...]] = {}  # settings of each environment
-    for place in places:
-        if own.setdefault(str(place.name), params := _params(place.settings)) != params:
+        params = tuple(text.replace("=", " = ", 1) for text in written(place.settings)[0])
+        if own.setdefault(place.name, params) != params:
             raise TaacError(
                 f"two of the environments are {place.name} with different settings, but the folders of runs have its name alone: "
                 "compare them in two calls, with a root_dir each"
             )
     if not (isinstance(jobs, (int, np.integer)) and jobs >= 0):
         raise TaacError(f"jobs must be an integer, 0 or more, got {jobs!r}")
-    given: dict[str, Any] = {}
-    if seeds is not None:  # a list leaves nothing to a first_seed of the file
-        given = {"seeds": int(seeds)} if isinstance(seeds, (int, np.integer)) else {"seeds": _listed(seeds), "first_seed": 0}
+    given = given_seeds(None if seeds is None else _plain_seeds(seeds))
     with session():
-        every = asked_of(None, None, num_env_steps, None, gin_files, named_settings, by_name(settings))
-        imports = configuration.load(every.gin_files, of_compare=True).imports
-        for place in places:
-            if why := unknown_elsewhere(place.name, imports):
+        common = make_request(Named(None, {}), None, num_env_steps, None, gin_files, settings, named_settings)
+        imports = configuration.load(common.gin_files, of_compare=True).imports
+        for name in own:
+            if why := unknown_elsewhere(name, imports):
                 raise TaacError(f"each run of a comparison has a process of its own: {why}")
         bound = configuration.build(Comparison)
-        comparison = configuration.build(lambda: Comparison(
-            (methods,) if isinstance(methods, str) else tuple(methods), tuple(str(place.name) for place in places),
-            task_params={
-                name: params
-                for name in {**bound.task_params, **own}
-                if (params := (*bound.task_params.get(name, ()), *own.get(name, ())))
-            },
-            **given,
-        ))  # fmt: skip
-        comparison.check(bound, every)
-        runs = comparison.plan(root_dir, every, extend)
+        task_params = {**bound.task_params, **{name: (*bound.task_params.get(name, ()), *own[name]) for name in own if own[name]}}
+        names = (methods,) if isinstance(methods, str) else tuple(methods)
+        comparison = configuration.build(lambda: Comparison(names, tuple(own), task_params=task_params, **given))
+        comparison.check(bound, common)
+        runs = comparison.plan(root_dir, common, extend)
         check_folders(runs)
         check_new(runs, here=True)
         for note in tables.note_on_seeds(len(comparison.methods), len(comparison.seeds)) if progress else ():
@@ -173,16 +163,13 @@ def compare(
     return Compared(Path(root_dir), [Run(run.folder, trust=run.folder not in found) for run in runs])
 
 
-def _listed(seeds: Any) -> tuple[int, ...]:
-    if isinstance(seeds, Iterable) and not isinstance(seeds, str):
-        listed = tuple(seeds)
-        if all(isinstance(seed, (int, np.integer)) for seed in listed):
-            return tuple(map(int, listed))
-    raise TaacError(f"seeds must be a number of seeds, or the seeds themselves, integers, got {seeds!r:.200}")
-
-
-def _params(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(text.replace("=", " = ", 1) for text in written(settings).settings)
+def _plain_seeds(seeds: Any) -> int | tuple[int, ...]:
+    if isinstance(seeds, (int, np.integer)):
+        return int(seeds)
+    listed = tuple(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else (None,)
+    if not all(isinstance(seed, (int, np.integer)) for seed in listed):
+        raise TaacError(f"seeds must be a number of seeds, or the seeds themselves, integers, got {seeds!r:.200}")
+    return tuple(map(int, listed))
 
 
 def _search_path() -> dict[str, str]:

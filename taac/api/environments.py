@@ -146,30 +146,35 @@ def _set(thing: Any, attributes: dict[str, Any]) -> None:
     vars(thing).update(attributes)
 
 
-def _pickled(thing: Any) -> tuple[bytes, dict[int, Any]]:
-    """Everything in a thing as bytes, and what they refer to by number."""
-    file = io.BytesIO()
-    pickler = _Pickler(file)
-    pickler.dump(thing)
-    return file.getvalue(), pickler.shared
+class _Unpickler(pickle.Unpickler):
+    shared: dict[int, Any]
+
+    def persistent_load(self, number: int) -> Any:
+        return self.shared[number]
+
+
+class _Pickled:
+    """Everything in a thing as bytes, from which copies can be made."""
+
+    def __init__(self, thing: Any):
+        file = io.BytesIO()
+        pickler = _Pickler(file)
+        pickler.dump(thing)
+        self.content, self._shared = file.getvalue(), pickler.shared
+
+    def copy(self) -> Any:
+        unpickler = _Unpickler(io.BytesIO(self.content))
+        unpickler.shared = self._shared
+        return unpickler.load()
 
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two things are known to be equal in everything."""
     try:
-        first, second = _pickled(one), _pickled(other)  # held together, so that no number stands for two things
-        return first[0] == second[0]
+        first, second = _Pickled(one), _Pickled(other)  # held together, so that no number stands for two things
+        return first.content == second.content
     except Exception:  # a part cannot be pickled
         return False
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, pickled: bytes, shared: dict[int, Any]):
-        super().__init__(io.BytesIO(pickled))
-        self._shared = shared
-
-    def persistent_load(self, number: int) -> Any:
-        return self._shared[number]
 
 
 def _is_new(environment: gymnasium.Env[Any, Any], spec: EnvSpec) -> bool:
@@ -182,11 +187,7 @@ def _is_new(environment: gymnasium.Env[Any, Any], spec: EnvSpec) -> bool:
 
 
 def refuse_other(environment: Environment | None, place: Named, folder: Path) -> None:
-    """Refuses an environment that is not that of a run, which would be played on its own all the same.
-
-    Raises:
-        TaacError: the run's environment has another name, other arguments, or another time limit.
-    """
+    """Refuses an environment whose name, arguments or time limit are not those of a run, which is played on its own anyway."""
     try:
         held = layout.read_bindings(folder)
     except (OSError, files.Damaged):  # whoever loads the run says so
@@ -205,8 +206,8 @@ def refuse_other(environment: Environment | None, place: Named, folder: Path) ->
 def _copier(environment: gymnasium.Env[Any, Any]) -> Callable[..., Any]:
     """A function that returns copies of an environment as it is now."""
     try:
-        pickled, shared = _pickled(environment)
-        _Unpickler(pickled, shared).load()
+        pickled = _Pickled(environment)
+        pickled.copy()
     except Exception as error:
         by_id = f"its id, '{environment.spec.id}', if it is as gymnasium makes it, or " if environment.spec else ""
         raise TaacError(
@@ -216,7 +217,7 @@ def _copier(environment: gymnasium.Env[Any, Any]) -> Callable[..., Any]:
 
     def make(**arguments: Any) -> Any:
         _refuse(arguments, environment, "the environment that was given")
-        return _Unpickler(pickled, shared).load()
+        return pickled.copy()
 
     return make
 

@@ -7,37 +7,20 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from taac.configuration import Asked, gin_state
+from taac.api.environments import Named
+from taac.configuration import RunRequest, gin_state
 from taac.errors import TaacError
 
 _OWN = ("taac", "torch", "gin")
 
 
-class Written(NamedTuple):
-    """Settings as text."""
-
-    settings: tuple[str, ...]  # NAME=VALUE, for `Asked.settings`
-    imports: tuple[str, ...]  # lines of gin that import the modules of what they refer to
-
-
-def by_name(settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Returns settings that may be None.
-
-    Raises:
-        TaacError: they are something else than a dict.
-    """
-    if settings is not None and not isinstance(settings, Mapping):
-        raise TaacError(f"settings must be a dict of values by name, such as {{'Learner.epsilon': 1e-8}}, got {settings!r:.200}")
-    return settings or {}
-
-
-def written(*given: Mapping[str, Any]) -> Written:
-    """Returns settings as text. Call it when all configurables are registered.
+def written(*given: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns settings as NAME=VALUE, and the lines of gin that import what they refer to. All must be registered.
 
     Numbers, text, bytes, True, False, None, and lists, tuples and dicts of them are kept as they are. Text that begins with `@`
     or `%` refers to a constructor or a macro, as in a gin file. A class or function that gin configures becomes such a reference.
@@ -47,33 +30,36 @@ def written(*given: Mapping[str, Any]) -> Written:
     """
     modules: dict[str, None] = {}
     texts = [f"{name}={_text(name, value, modules)}" for mapping in given for name, value in mapping.items()]
-    return Written(tuple(texts), tuple(f"import {module}" for module in modules))
+    return tuple(texts), tuple(f"import {module}" for module in modules)
 
 
-def asked(
-    environment: str | None,
+def make_request(
+    place: Named,
     method: str | None,
     num_env_steps: float | None,
     seed: int | None,
     gin_files: Sequence[str | Path] | str | Path,
-    *settings: Mapping[str, Any],
-) -> Asked:
-    """Returns the experiment that arguments of `train` describe.
+    settings: Mapping[str, Any] | None,
+    named_settings: Mapping[str, Any],
+) -> RunRequest:
+    """Returns the request that arguments of `train` describe. What `settings` says wins over those of the environment.
 
     Raises:
-        TaacError: a setting that no file could repeat, or a method that is no text.
+        TaacError: a setting that no file could repeat, settings that are no dict, or a method that is no text.
     """
+    if settings is not None and not isinstance(settings, Mapping):
+        raise TaacError(f"settings must be a dict of values by name, such as {{'Learner.epsilon': 1e-8}}, got {settings!r:.200}")
     if method is not None and not isinstance(method, str):
         raise TaacError(
             f"method must be a name, such as 'taac', or a .gin file, got {method!r:.200}; a class of your own is a setting, "
             "create_agent.algorithm_ctor, beside a method"
         )
-    text = written(*settings)
+    texts, imports = written(named_settings, {**place.settings, **(settings or {})})
     files = (gin_files,) if isinstance(gin_files, (str, Path)) else tuple(gin_files)
     steps = None if num_env_steps is None else _text("num_env_steps", num_env_steps, {})
-    environment, method = (None if name is None else str(name) for name in (environment, method))  # numpy has text of its own
+    environment, method = (None if name is None else str(name) for name in (place.name, method))  # numpy has text of its own
     seed = getattr(seed, "item", lambda: seed)()
-    return Asked(environment, method, tuple(map(str, files)), text.imports, text.settings, steps, seed)
+    return RunRequest(environment, method, tuple(map(str, files)), imports, texts, steps, seed)
 
 
 def _text(name: str, value: Any, modules: dict[str, None]) -> str:

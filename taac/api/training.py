@@ -16,8 +16,7 @@ from taac import configuration
 from taac.api.environments import Environment, named, unknown_elsewhere
 from taac.api.run import Run
 from taac.api.session import in_python, session
-from taac.api.settings import asked as asked_of
-from taac.api.settings import by_name
+from taac.api.settings import make_request
 from taac.errors import Interrupted, TaacError
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import warn_user
@@ -82,12 +81,11 @@ def train(
     """
     place = named(environment)
     with session(place):
-        given = {**place.settings, **by_name(settings)}
-        asked = asked_of(place.name, method, num_env_steps, seed, gin_files, named_settings, given)
-        asked.files()
-        if root_dir is None and not (asked.task and asked.method):
+        request = make_request(place, method, num_env_steps, seed, gin_files, settings, named_settings)
+        request.files()
+        if root_dir is None and not (request.task and request.method):
             raise TaacError("root_dir is missing: without it, a run has a folder only if environment and method are given")
-        loaded = asked.load()
+        loaded = request.load()
         if why := unknown_elsewhere(place.name, loaded.imports):
             warn_user(f"taac play and other commands cannot make the environment of this run: {why}")
         trainer = configuration.build(experiment.create_experiment)
@@ -95,14 +93,12 @@ def train(
             loaded.check_used()
             for note in loaded.without_effect():
                 warn_user(in_python(note))
-            folder = RunFolder(default_folder(asked, loaded) if root_dir is None else root_dir)
+            folder = RunFolder(default_folder(request, loaded) if root_dir is None else root_dir)
             callbacks = {"on_iteration": on_iteration, "on_evaluation": on_evaluation, "on_checkpoint": on_checkpoint}
-            about = {"command": f"taac.train: {' '.join(asked.words())}", "callbacks": _add(trainer, callbacks)}
-            interruption = Interruption(at_once=_interrupt)
+            about = {"command": f"taac.train: {' '.join(request.words())}", "callbacks": _add(trainer, callbacks)}
+            interruption, bar = Interruption(at_once=_interrupt), _bar(progress)
             try:
-                done = conduct(
-                    trainer, loaded, folder, _bar(progress), extend, lock_timeout, _tell, lambda: interruption, about
-                )
+                done = conduct(trainer, loaded, folder, bar, extend, lock_timeout, _tell, lambda: interruption, about)
             except Interrupted as stopped:
                 _tell_interruption(stopped, interruption, folder)
                 done = True

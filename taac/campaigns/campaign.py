@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import shutil
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
@@ -14,11 +16,9 @@ from taac.campaigns.launchers import Launcher, Outcome
 from taac.campaigns.run import Run
 from taac.campaigns.time_left import TimeLeft
 from taac.errors import TaacError
-from taac.runs import durable, files
+from taac.runs import durable, files, terminal
 
 STATUSES = ("finished", "running", "waiting", "failed")
-_TEXTS = ("task", "method", "folder", "log", "status")  # of an entry of the record
-_LONGEST = 1000  # the most characters of a text that is kept; reports read no longer ones
 
 
 class State(NamedTuple):
@@ -30,12 +30,12 @@ class State(NamedTuple):
     failed: dict[Run, str]  # with the reason
     seconds_left: float | None  # None if there is no estimate yet
 
+    @property
+    def counts(self) -> str:
+        return ", ".join(f"{len(getattr(self, status))} {status}" for status in STATUSES)
+
     def __str__(self) -> str:
-        left = "" if self.seconds_left is None else f", about {readable_seconds(self.seconds_left)} left"
-        return (
-            f"{len(self.finished)} finished, {len(self.running)} running, {len(self.waiting)} waiting, "
-            f"{len(self.failed)} failed{left}"
-        )
+        return self.counts + ("" if self.seconds_left is None else f", about {readable_seconds(self.seconds_left)} left")
 
 
 class Campaign:
@@ -59,7 +59,7 @@ class Campaign:
         self.jobs, self._launcher, self._record = jobs, launcher, record
         self._all = list(runs)
         self._finished = [run for run in runs if run.finished()]
-        self._waiting = [run for run in runs if not run.finished()]
+        self._waiting = [run for run in runs if run not in self._finished]
         self._running: list[Run] = []
         self._failed: dict[Run, str] = {}
         self._attempts = dict.fromkeys(self._all, 0)
@@ -93,8 +93,7 @@ class Campaign:
     def state(self) -> State:
         running = [run for run in self._running if self._launcher.begun(run)]
         waiting = [run for run in self._running if run not in running] + self._waiting
-        slots = self.jobs or max(1, len(running))
-        left = self._time_left.estimate(self._finished, running, waiting, slots)
+        left = self._time_left.estimate(self._finished, running, waiting, self.jobs or max(1, len(running)))
         return State(list(self._finished), running, waiting, dict(self._failed), left)
 
     def _conclude(self, run: Run, outcome: Outcome) -> None:
@@ -110,14 +109,11 @@ class Campaign:
         """Updates the record if the status of any run has changed."""
         if self._record is None:
             return
-        status = {
-            **dict.fromkeys(state.finished, "finished"), **dict.fromkeys(state.running, "running"),
-            **dict.fromkeys(state.waiting, "waiting"), **dict.fromkeys(state.failed, "failed"),
-        }  # fmt: skip
+        status_of = {run: status for status in STATUSES for run in getattr(state, status)}
         runs = [
             {
                 "task": run.task, "method": run.method, "seed": run.seed, "folder": str(run.folder), "log": str(run.log),
-                "status": status[run], "attempts": self._attempts[run], "error": state.failed.get(run),
+                "status": status_of[run], "attempts": self._attempts[run], "error": state.failed.get(run),
             }
             for run in self._all
         ]  # fmt: skip
@@ -137,24 +133,15 @@ class Campaign:
 
 
 def _others(content: Any, runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The entries of a record that are of other runs. What is no entry is left out, because the file may be a stranger's."""
+    """The entries of a record that are of other runs. What is no entry is left out."""
     entries = content.get("runs") if isinstance(content, dict) else None
-    own, found = {_place(run.folder) for run in runs}, []
-    for entry in entries if isinstance(entries, list) else ():
-        if _is_entry(entry) and _place(entry["folder"]) not in own:
-            found.append({name: entry[name] for name in (*_TEXTS, "seed", "attempts", "error")})
-    return found
-
-
-def _is_entry(entry: Any) -> bool:
-    if not isinstance(entry, dict) or entry.get("status") not in STATUSES:
-        return False
-    error, texts = entry.get("error", ""), [entry.get(name) for name in _TEXTS]
-    return (
-        all(type(entry.get(name)) is int for name in ("seed", "attempts"))
-        and all(isinstance(text, str) and len(text) <= _LONGEST and text.isprintable() for text in texts)
-        and (error is None or isinstance(error, str))
-    )
+    own = {_place(run.folder) for run in runs}
+    return [
+        entry
+        for entry in (entries if isinstance(entries, list) else ())
+        if isinstance(entry, dict) and entry.get("status") in STATUSES and isinstance(entry.get("folder"), str)
+        and _place(entry["folder"]) not in own
+    ]  # fmt: skip
 
 
 def _place(folder: str | Path) -> tuple[str, ...]:
@@ -168,3 +155,43 @@ def readable_seconds(seconds: float) -> str:
     if minutes < 1:
         return f"{seconds:.0f} s"
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+class View:
+    """Shows progress on standard error: one line that is updated in place on a terminal, or elsewhere a line at each change.
+
+    A failed run is reported at once, on a line that stays. Where nobody can read it any more, as when `tee` or the terminal has
+    gone, the runs go on.
+    """
+
+    def __init__(self) -> None:
+        self._file, self._live = sys.stderr, sys.stderr.isatty()
+        self._counts = ""
+        self._failed: set[Run] = set()
+
+    def __enter__(self) -> View:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            if self._live and self._counts:
+                self._file.write("\n")
+
+    def show(self, state: State) -> None:
+        with contextlib.suppress(OSError):
+            for run in (run for run in state.failed if run not in self._failed):
+                self._failed.add(run)
+                self._clear()
+                print(f"failed: {terminal.printable(f'{run.name}: {state.failed[run]}')}", flush=True)
+            if self._live:
+                self._clear()
+                self._file.write(str(state)[: shutil.get_terminal_size().columns - 1])  # a line that wraps cannot be cleared
+            elif state.counts != self._counts:
+                self._file.write(f"{state}\n")
+            self._counts = state.counts
+            self._file.flush()
+
+    def _clear(self) -> None:
+        if self._live:
+            self._file.write("\r\x1b[K")
+            self._file.flush()

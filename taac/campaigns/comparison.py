@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import gin
 
 from taac import configuration
 from taac.campaigns.run import Run, train_command
-from taac.configuration import Asked
-from taac.configuration.asked import environment_of
+from taac.configuration import RunRequest
+from taac.configuration.run_request import environment_of
 from taac.environments import single
 from taac.errors import NotTrusted, TaacError, nearest
 from taac.runs import extension, files, layout
 
 _SHOWN = 10  # differences shown in a message
-NOTHING = Asked()
+NOTHING = RunRequest()
 
 
 @gin.configurable
@@ -44,33 +45,21 @@ class Comparison:
         task_params: Mapping[str, tuple[str, ...]] | None = None,
         method_params: Mapping[str, tuple[str, ...]] | None = None,
     ):
-        if isinstance(seeds, int):
-            if seeds < 1 or first_seed < 0:
-                raise TaacError(f"seeds must be 1 or more and first_seed 0 or more, got {seeds} and {first_seed}")
-            seeds = range(first_seed, first_seed + seeds)
-        elif first_seed:
-            raise TaacError(f"seeds are listed, so first_seed has no meaning, got {first_seed}: leave it out")
-        elif not seeds or min(seeds) < 0:
-            raise TaacError(f"seeds must be 0 or more, and at least one, got {tuple(seeds)}")
         self.methods, self.tasks = tuple(dict.fromkeys(methods)), tuple(dict.fromkeys(tasks))
-        self.seeds = tuple(dict.fromkeys(seeds))
+        self.seeds = list_seeds(seeds, first_seed)
         self.task_params, self.method_params = dict(task_params or {}), dict(method_params or {})
 
-    def params(self, task: str, method: str) -> tuple[str, ...]:
-        """Returns the bindings that apply only to a method on a task."""
-        return (*self.task_params.get(task, ()), *self.method_params.get(method, ()))
+    def request(self, task: str, method: str, seed: int, common: RunRequest) -> RunRequest:
+        """Returns the request of one run: the common one with a task, a method, a seed and their bindings."""
+        params = (*self.task_params.get(task, ()), *self.method_params.get(method, ()), *common.gin_params)
+        return common._replace(task=task, method=method, seed=seed, gin_params=params)
 
-    def asked(self, task: str, method: str, seed: int, every: Asked) -> Asked:
-        """Returns the experiment of one run: what is asked of every run, with a task, a method, a seed and their bindings."""
-        params = (*self.params(task, method), *every.gin_params)
-        return every._replace(task=task, method=method, seed=seed, gin_params=params)
-
-    def check(self, bound: Comparison, every: Asked = NOTHING) -> None:
+    def check(self, bound: Comparison, common: RunRequest = NOTHING) -> None:
         """Checks everything before any run begins. Reads the configuration of every method on every task.
 
         Args:
             bound: the comparison as bound by the gin files alone. It may have settings for tasks and methods not compared now.
-            every: what is asked of every run: gin files, bindings and settings.
+            common: gin files, bindings and settings of every run.
 
         Raises:
             TaacError: there is nothing to compare; an environment is unknown; there are settings for an unknown task or method;
@@ -78,53 +67,82 @@ class Comparison:
         """
         for name, given, example in (("methods", self.methods, "sac,taac"), ("tasks", self.tasks, "Pendulum-v1")):
             if not given:
-                raise TaacError(
-                    f"--{name} is missing, and no --gin_file binds Comparison.{name}: for example {example}"
-                )
+                raise TaacError(f"--{name} is missing, and no --gin_file binds Comparison.{name}: for example {example}")
         _check_known("task", self.task_params, {*bound.tasks, *self.tasks})
         _check_known("method", self.method_params, {*bound.methods, *self.methods})
         for method in self.methods:
             for task in self.tasks:
-                loaded = self.asked(task, method, self.seeds[0], every).load()
+                loaded = self.request(task, method, self.seeds[0], common).load()
                 env_name = environment_of(task)
                 if env_name and loaded.bound("create_environment.engine", "gymnasium") == "gymnasium":
                     single.find_spec(env_name)
                 loaded.check_macros()
 
-    def plan(self, root_dir: str | Path, every: Asked = NOTHING, extend: bool = False) -> list[Run]:
+    def plan(self, root_dir: str | Path, common: RunRequest = NOTHING, extend: bool = False) -> list[Run]:
         """Returns the runs ordered by seed, so that the finished runs can be compared at any time.
 
         Each run has the folder `root_dir/<task>/<method>/seed_<n>` and the log `seed_<n>.log` beside it.
 
         Args:
-            every: what is asked of every run. It overrides the settings of task and method.
+            common: gin files, bindings and settings of every run. They override those of task and method.
             extend: whether runs that have fewer environment steps than asked for are trained on to them.
 
         Raises:
             TaacError: two tasks or two methods would have the same folder.
         """
-        runs = []
-        taken: dict[Path, Asked] = {}
-        for seed in self.seeds:
-            for task in self.tasks:
-                for method in self.methods:
-                    asked = self.asked(task, method, seed, every)
-                    folder = layout.run_folder(root_dir, str(asked.task_name), str(asked.method_name), seed)
-                    if (other := taken.setdefault(folder, asked)) is not asked:
-                        raise TaacError(
-                            f"{other.task} with {other.method} and {task} with {method} would have the same folder, {folder}; "
-                            "rename one of their files"
-                        )
-                    steps = _longer(folder, asked) if extend else None
-                    command = train_command(folder, asked, *([] if steps is None else ["--extend"]))
-                    runs.append(Run(task, str(asked.method_name), seed, folder, command, asked, steps))
+        runs, taken = [], dict[Path, RunRequest]()
+        for seed, task, method in ((s, t, m) for s in self.seeds for t in self.tasks for m in self.methods):
+            request = self.request(task, method, seed, common)
+            name = str(request.method_name)
+            folder = layout.run_folder(root_dir, str(request.task_name), name, seed)
+            if (other := taken.setdefault(folder, request)) is not request:
+                raise TaacError(
+                    f"{other.task} with {other.method} and {task} with {method} would have the same folder, {folder}; rename one "
+                    "of their files"
+                )
+            steps = _longer(folder, request) if extend else None
+            command = train_command(folder, request, *([] if steps is None else ["--extend"]))
+            runs.append(Run(task, name, seed, folder, command, request, steps))
         return runs
 
 
-def _longer(folder: Path, asked: Asked) -> int | None:
+def _longer(folder: Path, request: RunRequest) -> int | None:
     """The environment steps that are asked for, if the run in a folder has fewer; else None."""
-    held, steps = extension.held_steps(folder), asked.load().bound(extension.TOTAL)
+    held, steps = extension.held_steps(folder), request.load().bound(extension.TOTAL)
     return steps if held is not None and isinstance(steps, int) and held < steps else None
+
+
+def _check_known(what: str, params: Mapping[str, tuple[str, ...]], known: set[str]) -> None:
+    for name in params:
+        if name not in known:
+            raise TaacError(
+                f"Comparison.{what}_params has '{name}', which is not in Comparison.{what}s{nearest(name, known)}; there are: "
+                f"{', '.join(sorted(known))}"
+            )
+
+
+# Seeds ---------------------------------------------------------------------------------------------------------------
+
+
+def list_seeds(seeds: int | Sequence[int], first: int, default: int = 0) -> tuple[int, ...]:
+    """Returns the seeds `first`, ..., `first + seeds - 1`, or those that `seeds` lists.
+
+    Raises:
+        TaacError: there is none, one is below 0, or they are listed and `first` is not the default.
+    """
+    if not isinstance(seeds, int) and first != default:
+        raise TaacError(f"seeds are listed, so first_seed has no meaning, got {first}: leave it out")
+    found = tuple(dict.fromkeys(range(first, first + seeds) if isinstance(seeds, int) else seeds))
+    if not found or min(found) < 0:
+        begun = f" from first_seed {first}" if isinstance(seeds, int) else ""
+        raise TaacError(f"seeds must be 0 or more, and at least one, got {seeds}{begun}")
+    return found
+
+
+def given_seeds(seeds: int | tuple[int, ...] | None, first: int | None = None, default: int = 0) -> dict[str, Any]:
+    """Returns the arguments `seeds` and `first_seed` that are given. If seeds are listed, a file's `first_seed` is void."""
+    first = default if isinstance(seeds, tuple) and first is None else first
+    return {name: value for name, value in (("seeds", seeds), ("first_seed", first)) if value is not None}
 
 
 def parse_seeds(text: str | None) -> int | tuple[int, ...] | None:
@@ -139,11 +157,12 @@ def parse_seeds(text: str | None) -> int | tuple[int, ...] | None:
         seeds = tuple(int(word) for word in text.removesuffix(",").split(","))
     except ValueError as error:
         raise TaacError(f"--seeds must be a number of seeds, such as 5, or a list of them, such as 0,7, got '{text}'") from error
-    if "," in text:
-        return seeds
-    if seeds[0] < 1:
+    if "," not in text and seeds[0] < 1:
         raise TaacError(f"--seeds {text} is a number of seeds, which must be 1 or more; for the seed {text} alone, write {text},")
-    return seeds[0]
+    return seeds if "," in text else seeds[0]
+
+
+# Folders that exist --------------------------------------------------------------------------------------------------
 
 
 def check_folders(runs: Sequence[Run]) -> None:
@@ -173,16 +192,14 @@ def other_settings(run: Run) -> list[str]:
     file = run.folder / layout.CONFIG
     if not file.exists() and not run.finished():  # not begun, or killed while starting; `taac train` handles both
         return []
-    asked = run.asked.load()
+    wanted = run.request.load()
     try:
         read = configuration.ReadFile(file.absolute(), files.read_text(file, files.MAX_CONFIG_BYTES))
-        found = asked.differences(configuration.read_held(read, asked.imports), ignored=("create_experiment.method",))
+        found = wanted.differences(configuration.read_held(read, wanted.imports), ignored=("create_experiment.method",))
     except NotTrusted as error:
         return [f"{error}. The configuration that is asked for does not"]
-    except (TaacError, OSError) as error:
-        return [str(error)]
-    except (ValueError, RecursionError, MemoryError) as error:  # nested too deeply, or a number too long
-        return [f"{file} cannot be read: {type(error).__name__}: {error}"]
+    except (ValueError, OSError, RecursionError, MemoryError) as error:  # such as a value that is nested too deeply
+        return [str(error) if isinstance(error, (TaacError, OSError)) else f"{file} cannot be read: {error!r}"]
     return found if run.steps is None else [difference for difference in found if not extension.is_longer(difference)]
 
 
@@ -190,12 +207,3 @@ def shown(differences: Sequence[str]) -> str:
     """Returns the first differences as lines of a message, and how many more there are."""
     more = f"\n  and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
     return "\n  ".join(differences[:_SHOWN]) + more
-
-
-def _check_known(what: str, params: Mapping[str, tuple[str, ...]], known: set[str]) -> None:
-    for name in params:
-        if name not in known:
-            raise TaacError(
-                f"Comparison.{what}_params has '{name}', which is not in Comparison.{what}s"
-                f"{nearest(name, known)}; there are: {', '.join(sorted(known))}"
-            )

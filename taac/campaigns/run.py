@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from taac.configuration import Asked
+from taac.configuration import RunRequest
 from taac.runs import extension, files, layout
 
 # First line of each attempt in the log. The output of earlier attempts stays above it.
@@ -15,11 +15,11 @@ _END_OF_LOG = 64 << 10  # bytes at the end of the log that are searched for an e
 _LONGEST_LINE = 1000  # characters shown
 
 
-def train_command(folder: Path, asked: Asked, *more: str) -> tuple[str, ...]:
+def train_command(folder: Path, request: RunRequest, *more: str) -> tuple[str, ...]:
     """Returns the command that trains an experiment in a folder."""
     # A run that was just stopped may still hold the lock while it saves.
     train = (sys.executable, "-m", "taac", "train", "--root_dir", str(folder), "--lock_timeout", "120")
-    return (*train, *more, *asked.words())
+    return (*train, *more, *request.words())
 
 
 class Run(NamedTuple):
@@ -30,7 +30,7 @@ class Run(NamedTuple):
     seed: int
     folder: Path
     command: tuple[str, ...]
-    asked: Asked = Asked()  # what the command trains
+    request: RunRequest = RunRequest()  # what the command trains
     steps: int | None = None  # environment steps that the run, which has fewer, is extended to; None if it is not
 
     @property
@@ -51,7 +51,7 @@ class Run(NamedTuple):
         try:
             text = files.read_end(self.log, _END_OF_LOG).decode(errors="replace").replace("\r", "\n")
         except OSError:
-            return "it printed nothing"
+            text = ""
         lines: list[str] = []
         for line in text.splitlines():
             if line.startswith(ATTEMPT):

@@ -33,11 +33,7 @@ class Dimension(NamedTuple):
         return distributions.FloatDistribution(self.low, self.high, log=self.log)
 
     def value(self, text: str) -> Any:
-        """Returns the value that a text of `text` stands for.
-
-        Raises:
-            ValueError: it is not one of the dimension's values.
-        """
+        """Returns the value that a text of `text` stands for. Raises ValueError if it is none of the dimension's."""
         if self.choices:
             if text in self.choices:
                 return text
@@ -66,9 +62,6 @@ def parse(given: Sequence[str]) -> list[Dimension]:
 
     A space is `LOW..HIGH`, whole numbers if both are; `log:LOW..HIGH`, in which equal factors are equally likely; or choices
     separated by `|`.
-
-    Raises:
-        TaacError: there is none, one is malformed or has only one value, or a name occurs twice.
     """
     if not given:
         raise TaacError(f"--search is missing: what to search, such as {EXAMPLES}")
@@ -92,9 +85,7 @@ def _parse(given: str) -> Dimension:
     log = space.startswith("log:")
     first, dots, last = (part.strip() for part in space.removeprefix("log:").partition(".."))
     if not dots:
-        raise TaacError(
-            f"--search {given}: '{space}' is one value, for --set. Expected a range or choices, such as {EXAMPLES}"
-        )
+        raise TaacError(f"--search {given}: '{space}' is one value, for --set. Expected a range or choices, such as {EXAMPLES}")
     try:
         low, high = float(first), float(last)
     except ValueError as error:

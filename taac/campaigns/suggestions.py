@@ -1,7 +1,7 @@
 """Optuna: proposes the settings of the next trial, and says which trials to stop.
 
-Its study lives in memory and is filled from `sweep.json`, so no file of Optuna's is read. The sampler of each trial has a seed of
-its own, so a sweep that was stopped proposes what it would have proposed.
+Each question is asked of a new study, which is filled from the record of the sweep, so no file of Optuna's is read. The sampler
+of each trial has a seed of its own, so a sweep that was stopped proposes what it would have proposed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ class Suggestions:
     """Proposes trials of a sweep.
 
     Args:
-        sweep: what is searched, and how.
         record: the trials so far. Whoever asks for a trial puts it there, and what it reaches.
         steps: environment steps of one run.
         interval: environment steps between evaluations.
@@ -40,10 +39,6 @@ class Suggestions:
         self._optuna, self._sweep, self._record = optuna, sweep, record
         self._spaces = {dimension.name: dimension.distribution() for dimension in sweep.dimensions}
         self._steps, self.interval = steps, interval
-        self._live: dict[int, Any] = {}
-        self._study = self._new_study()
-        for trial in record.trials:
-            self._live.update(self._add(self._study, trial))
 
     def _new_study(self) -> Any:
         pruners, whole = self._optuna.pruners, self._steps * len(self._sweep.seeds)
@@ -57,25 +52,20 @@ class Suggestions:
                 pruner = pruners.HyperbandPruner(min_resource=least, max_resource=whole, reduction_factor=3)
             return self._optuna.create_study(study_name="taac", direction="maximize", pruner=pruner)
 
-    def _add(self, study: Any, trial: Trial) -> dict[int, Any]:
-        """Adds a trial to a study. Returns Optuna's object of one that runs, by its number."""
+    def _add(self, study: Any, trial: Trial) -> Any:
+        """Adds a trial to a study. Returns Optuna's object of one that runs."""
         values = {d.name: d.value(trial.texts[d.name]) for d in self._sweep.dimensions}
         if trial.state == "running":
             study.enqueue_trial(values)
             live = study.ask(self._spaces)
             for step, mean in trial.reports:
                 live.report(mean, step)
-            return {trial.number: live}
-        study.add_trial(
-            self._optuna.trial.create_trial(
-                state=self._state(trial),
-                value=trial.value,
-                params=values,
-                distributions=self._spaces,
-                intermediate_values={} if trial.state == "diverged" else dict(trial.reports),
-            )
-        )
-        return {}
+            return live
+        reports = {} if trial.state == "diverged" else dict(trial.reports)
+        study.add_trial(self._optuna.trial.create_trial(
+            state=self._state(trial), value=trial.value, params=values, distributions=self._spaces, intermediate_values=reports,
+        ))  # fmt: skip
+        return None
 
     def _state(self, trial: Trial) -> Any:
         """Optuna's state. A pruned trial without reports, as one that diverged, is to TPE worse than all others."""
@@ -83,7 +73,7 @@ class Suggestions:
         return {"complete": states.COMPLETE, "failed": states.FAIL}.get(trial.state, states.PRUNED)
 
     def propose(self) -> Trial:
-        """Returns the next trial. It is sampled in a study of its own, because values are rounded before they are used."""
+        """Returns the next trial. Its values are rounded."""
         number = len(self._record.trials)
         seed = int(np.random.SeedSequence([self._sweep.sampler_seed, number]).generate_state(1)[0])
         study = self._new_study()
@@ -94,16 +84,10 @@ class Suggestions:
             samplers, tpe = self._optuna.samplers, self._sweep.sampler == "tpe"
             study.sampler = samplers.TPESampler(seed=seed) if tpe else samplers.RandomSampler(seed=seed)
             found = study.ask(self._spaces).params
-        new = Trial(number, {d.name: search_space.text(d.rounded(found[d.name])) for d in self._sweep.dimensions})
-        self._live.update(self._add(self._study, new))
-        return new
+        return Trial(number, {d.name: search_space.text(d.rounded(found[d.name])) for d in self._sweep.dimensions})
 
-    def report(self, number: int, step: int, mean: float) -> bool:
-        """Reports what a trial has reached; returns whether to stop it."""
-        live = self._live[number]
-        live.report(mean, step)
-        return bool(live.should_prune())
-
-    def tell(self, trial: Trial) -> None:
-        """Tells how a trial ended."""
-        self._study.tell(self._live.pop(trial.number), trial.value, state=self._state(trial))
+    def should_prune(self, trial: Trial) -> bool:
+        """Returns whether to stop a trial that runs, by what it has reported last."""
+        study = self._new_study()
+        found = [self._add(study, trial if other.number == trial.number else other) for other in self._record.trials]
+        return bool(found[trial.number].should_prune())

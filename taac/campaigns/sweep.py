@@ -1,4 +1,4 @@
-"""A sweep: trials of settings, each trained with several seeds, and the record of it in `sweep.json`."""
+"""A sweep: trials of settings, each trained with several seeds; its record in `sweep.json`, and the best trial in `best.gin`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from typing import Any, Literal, NamedTuple
 import gin
 
 from taac.campaigns import search_space
+from taac.campaigns.comparison import list_seeds
 from taac.campaigns.search_space import Dimension
+from taac.configuration import Config, RunRequest, load, search_path
+from taac.configuration.reading import find_file
 from taac.errors import TaacError
 from taac.runs import durable, files, layout
 
@@ -24,7 +27,7 @@ OBJECTIVES = {
     "iqm": "interquartile mean of final returns",
     "area": "mean area under the curve",
 }
-_MOST_TRIALS, _MOST_REPORTS, _LONGEST = 100_000, 1_000_000, 1000
+_MOST_TRIALS = 100_000
 _NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 
 
@@ -57,16 +60,12 @@ class Sweep:
         sampler: Literal["tpe", "random"] = "tpe",
         sampler_seed: int = 0,
     ):
-        for name, value in {"trials": trials, "last_evaluations": last_evaluations}.items():
+        for name, value in (("trials", trials), ("last_evaluations", last_evaluations)):
             if not 1 <= value <= _MOST_TRIALS:
                 raise TaacError(f"--{name} must be from 1 to {_MOST_TRIALS}, got {value}")
-        if isinstance(seeds, int):
-            seeds = range(first_seed, first_seed + seeds)
-        elif first_seed != FIRST_SEED:
-            raise TaacError(f"seeds are listed, so first_seed has no meaning, got {first_seed}: leave it out")
-        self.seeds = tuple(dict.fromkeys(seeds))
-        if not self.seeds or min(self.seeds) < 0 or sampler_seed < 0:
-            raise TaacError(f"seeds must be 0 or more, and at least one, got {self.seeds} and the sampler's {sampler_seed}")
+        if sampler_seed < 0:
+            raise TaacError(f"--sampler_seed must be 0 or more, got {sampler_seed}")
+        self.seeds = list_seeds(seeds, first_seed, FIRST_SEED)
         self.dimensions, self.search = search_space.parse(search), tuple(search)
         self.trials, self.objective, self.last_evaluations = trials, objective, last_evaluations
         self.pruner, self.sampler, self.sampler_seed = pruner, sampler, sampler_seed
@@ -115,15 +114,12 @@ class Record:
         if folder.exists() and not folder.is_dir():
             raise TaacError(f"--root_dir {folder} is a file; give a folder")
         if not files.check_file(self.path):
-            others = [p.name for p in folder.iterdir() if p.name != layout.LOCK] if folder.exists() else []
-            if others:
+            if folder.exists() and any(path.name != layout.LOCK for path in folder.iterdir()):
                 raise TaacError(f"--root_dir {folder} is not empty and holds no sweep ({RECORD}); give a new or empty folder")
             return
         try:
             content = files.read_json(self.path, files.MAX_JSON_BYTES)
-            held, trials = content["settings"], content["trials"]
-            if not isinstance(held, dict) or not isinstance(trials, list) or len(trials) > _MOST_TRIALS:
-                raise ValueError("it has no settings or no trials")
+            held, trials = dict(content["settings"]), content["trials"]
             if held == self._settings:
                 self.trials = [_trial(number, entry, dimensions) for number, entry in enumerate(trials)]
         except (OSError, files.Damaged, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
@@ -164,29 +160,22 @@ class Record:
 
 
 def _trial(number: int, entry: Any, dimensions: Sequence[Dimension]) -> Trial:
-    """A trial as it was written. Every number and text is checked, because the file may be a stranger's.
+    """A trial as it was written. It is checked, because the file may be a stranger's and its texts are settings of runs.
 
     Raises:
         ValueError: it is none.
     """
-    texts, state, value, why = entry["texts"], entry["state"], entry["value"], entry["why"]
-    if entry["number"] != number or state not in STATES or list(texts) != [d.name for d in dimensions]:
+    trial = Trial(**{**entry, "reports": tuple((step, mean) for step, mean in entry["reports"])})
+    for dimension in dimensions:
+        dimension.value(trial.texts[dimension.name])
+    if not (
+        trial.number == number and trial.state in STATES and list(trial.texts) == [d.name for d in dimensions]
+        and (trial.value is None) == (trial.state != "complete") and (trial.why is None or isinstance(trial.why, str))
+        and all(_is_number(n) for n in ([] if trial.value is None else [trial.value]))
+        and all(type(step) is int and _is_number(mean) for step, mean in trial.reports)
+    ):  # fmt: skip
         raise ValueError(f"trial {number} is none of this sweep")
-    for dimension, text in zip(dimensions, texts.values()):
-        if not isinstance(text, str) or not (dimension.choices or re.fullmatch(_NUMBER, text[:_LONGEST])):
-            raise ValueError(f"trial {number} has no value of {dimension.name}")
-        dimension.value(text)
-    if (state == "complete") != _is_number(value) or (value is not None and not _is_number(value)):
-        raise ValueError(f"trial {number} is {state} and has the value {value!r:.50}")
-    if not (why is None or (isinstance(why, str) and len(why) <= _LONGEST and why.isprintable())):
-        raise ValueError(f"trial {number} has no reason that can be printed")
-    reports = tuple((step, mean) for step, mean in entry["reports"][:_MOST_REPORTS])
-    steps = [step for step, _ in reports]
-    if not all(type(s) is int and 0 <= s < 10**15 for s in steps) or not all(_is_number(mean) for _, mean in reports):
-        raise ValueError(f"trial {number} has reports that are no numbers")
-    if steps != sorted(set(steps)):
-        raise ValueError(f"trial {number} has reports out of order")
-    return Trial(number, dict(texts), state, value, reports, why)
+    return trial
 
 
 def _is_number(value: Any) -> bool:
@@ -200,6 +189,64 @@ def _plain(value: Any) -> Any:
 
 def _short(text: str) -> str:
     """A number of a range with four digits; anything else as it is."""
-    if len(text) > 8 and re.fullmatch(_NUMBER, text):
-        return f"{float(text):.4g}"
-    return text
+    return f"{float(text):.4g}" if len(text) > 8 and re.fullmatch(_NUMBER, text) else text
+
+
+# The best trial ------------------------------------------------------------------------------------------------------
+
+_FLAGS = ("--task", "--set", "--num_env_steps", "--gin_param")
+_TUNING = "create_experiment.tuning"
+
+
+def statement(sweep: Sweep, record: Record, steps: int) -> str:
+    """Returns what tuning took, in a line of at most `layout.MAX_NAME` characters: trials, seeds, steps, objective, settings.
+
+    Args:
+        steps: environment steps of a run.
+    """
+    taken = sum(trial.reports[-1][0] for trial in record.trials if trial.reports)
+    early = ", ".join(f"{n} {state}" for state in ("pruned", "diverged", "failed") if (n := record.count(state)))
+    told = (
+        f"taac sweep: {record.count(*STATES[1:])} trials{f' ({early})' if early else ''} x {len(sweep.seeds)} seeds x {steps} "
+        f"steps, {taken} steps in all, {OBJECTIVES[sweep.objective]}, of {' '.join(d.name for d in sweep.dimensions)}"
+    )
+    return told if len(told) <= layout.MAX_NAME else f"{told[: layout.MAX_NAME - 3]}..."
+
+
+def write_best(path: Path, request: RunRequest, trial: Trial, told: str, about: str) -> None:
+    """Writes a gin file that trains a trial, and checks that it does.
+
+    Args:
+        path: the file.
+        request: the experiment of the trial, without a seed.
+        told: the statement of `statement`.
+        about: a line on how good it is.
+
+    Raises:
+        TaacError: the file would bind something else than the trial had.
+    """
+    loaded = request.load()
+    lines = [f"# The best trial of a sweep: {trial.number}, {about}", f"# {told}", "#"]
+    lines += [f"#   taac train --root_dir R --gin_file {path.name}", ""]
+    lines += [f"import {module}" for module in sorted(loaded.imports)]
+    lines += [*(f"include {_including_name(file)!r}" for file in request.files()), ""]
+    lines += [b.line for b in loaded.bindings.values() if b.where in _FLAGS and b.parameter != _TUNING]
+    lines += [f"{_TUNING} = {told!r}", ""]
+    durable.write(path, "\n".join(lines).encode())
+    wanted, found = _values(loaded), _values(load([str(path.absolute())]))
+    if wanted != found:
+        names = sorted(name for name in {**wanted, **found} if wanted.get(name) != found.get(name))
+        raise TaacError(f"{path} does not bind what trial {trial.number} had: {', '.join(names)}; use its config.gin")
+
+
+def _values(config: Config) -> dict[str, str]:
+    return {b.parameter: repr(b.value) for b in config.bindings.values() if b.parameter != _TUNING}
+
+
+def _including_name(file: str) -> str:
+    """The name to include a file by: from the repository or package if it is theirs, or else its whole path."""
+    path = find_file(file).resolve()
+    for folder in search_path():
+        if path.is_relative_to(folder / "gin") or path.is_relative_to(folder / "experiments"):
+            return path.relative_to(folder).as_posix()
+    return str(path)

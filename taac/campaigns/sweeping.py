@@ -23,6 +23,7 @@ from taac.runs import files, layout
 from taac.runs.run_folder import RunFolder
 
 HOPELESS = 3  # failed trials from the first on after which a sweep gives up
+_LONGEST = 1000  # the most characters of a reason that are kept
 _STEPS, _RETURN = layout.COLUMNS.index("env_steps"), layout.COLUMNS.index("return_mean")
 
 
@@ -42,11 +43,8 @@ class Sweeping:
     """Trains the trials of a sweep until there are as many as asked for.
 
     Args:
-        sweep: what is searched.
-        record: the trials so far.
-        suggestions: where new ones come from.
+        suggestions: where new trials come from.
         plan: returns the run of a trial with a seed.
-        launcher: starts the runs.
         jobs: trials at a time.
         steps: environment steps of a run.
         score: returns the score of a finished run by its folder.
@@ -55,18 +53,10 @@ class Sweeping:
     """
 
     def __init__(
-        self,
-        sweep: Sweep,
-        record: Record,
-        suggestions: Suggestions,
-        plan: Callable[[Trial, int], Run],
-        launcher: LocalProcesses,
-        jobs: int,
-        steps: int,
-        score: Callable[[Path], float],
-        combine: Callable[[Sequence[float]], float],
-        tell: Callable[[Trial], None],
-    ):
+        self, sweep: Sweep, record: Record, suggestions: Suggestions, plan: Callable[[Trial, int], Run],
+        launcher: LocalProcesses, jobs: int, steps: int,
+        score: Callable[[Path], float], combine: Callable[[Sequence[float]], float], tell: Callable[[Trial], None],
+    ):  # fmt: skip
         self._sweep, self._record, self._suggestions, self._plan = sweep, record, suggestions, plan
         self._launcher, self._jobs, self._steps = launcher, jobs, steps
         self._score, self._combine, self._tell = score, combine, tell
@@ -132,9 +122,8 @@ class Sweeping:
             mean = (sum(active.scores) + row[_RETURN]) / (len(active.scores) + 1)
             if row[_STEPS] == 0 or step <= reported or not math.isfinite(mean):
                 continue
-            stop = self._suggestions.report(active.trial.number, step, mean) and step < whole
             active.trial = active.trial._replace(reports=(*active.trial.reports, (step, mean)))
-            if stop:
+            if step < whole and self._suggestions.should_prune(active.trial):
                 why = f"pruned by {self._sweep.pruner} at step {step} of {whole} over all seeds"
                 active.trial = active.trial._replace(why=why)
                 return
@@ -151,7 +140,7 @@ class Sweeping:
         except (OSError, files.Damaged):
             status = None
         why = f"{outcome}: {active.run.error()} (see {active.run.log})"
-        self._end(active, "diverged" if status == "diverged" else "failed", why=_printable(why))
+        self._end(active, "diverged" if status == "diverged" else "failed", why=why[:_LONGEST])
         first = self._record.trials[:HOPELESS]
         if len(first) == HOPELESS and all(trial.state == "failed" for trial in first):
             raise TaacError(f"the first {HOPELESS} trials failed, so the sweep stops. Trial {active.trial.number}: {why}")
@@ -166,9 +155,5 @@ class Sweeping:
     def _end(self, active: _Active, state: str, value: float | None = None, why: str | None = None) -> None:
         trial = self._record.put(active.trial._replace(state=state, value=value, why=why))
         del self._active[trial.number]
-        self._suggestions.tell(trial)
         self._tell(trial)
 
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:1000]

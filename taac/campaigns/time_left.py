@@ -29,9 +29,7 @@ class TimeLeft:
     def __init__(self) -> None:
         self._read: dict[Run, tuple[float, Pace | None]] = {}
 
-    def estimate(
-        self, finished: Iterable[Run], running: Sequence[Run], waiting: Sequence[Run], slots: int
-    ) -> float | None:
+    def estimate(self, finished: Iterable[Run], running: Sequence[Run], waiting: Sequence[Run], slots: int) -> float | None:
         """Returns the seconds until the last run ends with `slots` runs at a time.
 
         A run without an evaluation is assumed to take the mean time of the runs of its task and method, or of all runs if there
@@ -42,17 +40,14 @@ class TimeLeft:
         if not known or not (running or waiting):
             return None
 
-        def whole(run: Run) -> float:
-            alike = [p for r, p in known.items() if (r.task, r.method) == (run.task, run.method)]
-            some = alike or list(known.values())
-            return sum(p.spent + p.left for p in some) / len(some)
+        def left(run: Run, now: float | None = None) -> float:
+            if (pace := known.get(run)) is not None:
+                return pace.left if now is None else max(0.0, pace.left - (now - pace.told))
+            alike = [p for r, p in known.items() if (r.task, r.method) == (run.task, run.method)] or list(known.values())
+            return sum(p.spent + p.left for p in alike) / len(alike)
 
         now = time.time()
-        at_work = [
-            whole(run) if (pace := paces[run]) is None else max(0.0, pace.left - (now - pace.told)) for run in running
-        ]
-        queue = [whole(run) if (pace := paces[run]) is None else pace.left for run in waiting]
-        return makespan(at_work, queue, slots)
+        return makespan([left(run, now) for run in running], [left(run) for run in waiting], slots)
 
     def _pace(self, run: Run) -> Pace | None:
         try:
@@ -67,25 +62,18 @@ class TimeLeft:
 def read_pace(folder: Path, told: float) -> Pace | None:
     """Returns the pace of a run whose last evaluation was written at time `told`; None before one after the random steps."""
     try:
-        bindings = layout.read_bindings(folder)
+        bindings, table = layout.read_bindings(folder), layout.read_evaluations(folder)
         whole, first = (
             int(bindings.get(name, "0")) for name in ("Intervals.num_env_steps", "UpdateRatio.initial_collect_steps")
         )
-        table = layout.read_evaluations(folder)
     except (OSError, files.Damaged, ValueError):
         return None
-    rows = [(row[_STEPS], row[_SECONDS]) for row in table.rows if not table.damage]
-    known = all(0 <= steps <= _MOST_COUNTED and 0 <= seconds <= _MOST_COUNTED for steps, seconds in rows)
-    if not rows or not known or not 0 < whole <= _MOST_COUNTED:
-        return None
-    steps, seconds = rows[-1]
-    if steps == 0:
-        return None
     # Random steps make no updates and take next to no time, so only the last interval counts, and only after them.
-    steps_before, seconds_before = rows[-2] if len(rows) > 1 else (0, 0.0)
-    if bindings.get("create_experiment.offline") == "True":  # which takes no random steps
-        first = 0
-    if steps <= first:
+    first = 0 if bindings.get("create_experiment.offline") == "True" else first  # which takes none
+    rows = [(0, 0.0), (0, 0.0), *((row[_STEPS], row[_SECONDS]) for row in table.rows)][-2:]
+    known = all(0 <= number <= _MOST_COUNTED for number in (whole, *rows[0], *rows[1]))  # NaN is not
+    (steps_before, seconds_before), (steps, seconds) = rows
+    if table.damage or not known or whole == 0 or steps <= first:
         return None
     pace = (seconds - seconds_before) / (steps - max(steps_before, first))
     return Pace(seconds, max(0, whole - steps) * pace, told)

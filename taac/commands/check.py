@@ -11,7 +11,7 @@ from taac.commands import flags
 from taac.errors import TaacError
 
 if TYPE_CHECKING:
-    from taac.configuration import Asked
+    from taac.configuration import RunRequest
 
 
 def define_flags() -> None:
@@ -44,7 +44,7 @@ def run() -> None:
     elif flags.FLAGS.env_name:
         _environment(flags.FLAGS.env_name)
     else:
-        _experiment(flags.with_collectors(flags.asked()))
+        _experiment(flags.with_collectors(flags.read_request()))
 
 
 def _batch(path: Path) -> None:
@@ -69,13 +69,13 @@ def _environment(env_name: str) -> None:
     print(f"environment '{env_name}' can be trained on")
 
 
-def _experiment(asked: Asked) -> None:
+def _experiment(request: RunRequest) -> None:
     if flags.FLAGS.root_dir:
         flags.root_dir()
-    asked.files()  # refuses what is missing or unknown before anything is imported
+    request.files()  # refuses what is missing or unknown before anything is imported
     from taac import registry
     from taac.training.description import describe
 
     registry.register()
-    for line in describe(asked):
+    for line in describe(request):
         print(line)

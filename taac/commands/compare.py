@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from taac.campaigns.launchers import Launcher
     from taac.campaigns.launchers.slurm import SlurmArray
     from taac.campaigns.run import Run
-    from taac.configuration import Asked
+    from taac.configuration import RunRequest
 
 MOST_TOLD = 10  # extensions of runs that are told
 SLURM = {"partition": "string", "time": "string", "mem": "string", "cpus": "integer", "gres": "string"}
@@ -50,9 +50,7 @@ def define_flags() -> None:
     absl_flags.DEFINE_float("ray_gpus", 0.0, "Ray: GPUs that each run occupies; a fraction lets several runs share one.")
     for name, kind in SLURM.items():
         getattr(absl_flags, f"DEFINE_{kind}")(f"slurm_{name}", None, f"SLURM: sbatch's option for each run ({name}).")
-    absl_flags.DEFINE_multi_string(
-        "slurm_setup", None, 'SLURM: a shell line before each run, such as "module load cuda".'
-    )
+    absl_flags.DEFINE_multi_string("slurm_setup", None, 'SLURM: a shell line before each run, such as "module load cuda".')
     absl_flags.DEFINE_multi_string("slurm_options", None, 'SLURM: any other option of sbatch, such as "--account=me".')
     absl_flags.DEFINE_bool("extend", False, "Train runs that were begun with fewer environment steps on to --num_env_steps.")
     absl_flags.DEFINE_bool("dry_run", False, "Print each run's command, or the SLURM script, and run nothing.")
@@ -62,33 +60,36 @@ def run() -> None:
     root_dir, given = flags.root_dir(), flags.FLAGS
 
     from taac.analysis.report.tables import note_on_seeds
-    from taac.campaigns.campaign import Campaign
+    from taac.campaigns.campaign import Campaign, View
     from taac.campaigns.comparison import check_folders
-    from taac.campaigns.launchers.slurm import submit
-    from taac.campaigns.view import View
+    from taac.campaigns.launchers import local, ray_cluster, slurm
     from taac.training.trial import check_new
 
-    every = flags.asked_of_every_run()
+    common = flags.read_common_request()
     for kind in ("ray", "slurm"):
         for name in (name for name in given if name.startswith(f"{kind}_") and given[name].present):
             if given.launcher != kind:
                 raise TaacError(f"--{name} is for --launcher {kind}, got {given.launcher}")
-    comparison, array = read(every)
-    runs = comparison.plan(root_dir, every, given.extend)
+    comparison, array = read(common)
+    runs = comparison.plan(root_dir, common, given.extend)
     check_folders(runs)
     tell_extended(runs)
     check_new(runs, here=given.launcher == "local")
     for note in note_on_seeds(len(comparison.methods), len(comparison.seeds)):
         print(note, file=sys.stderr)
     if given.dry_run:
-        slurm = given.launcher == "slurm"
-        print(array.script(runs, root_dir, given.jobs) if slurm else "\n".join(shlex.join(r.command) for r in runs))
+        in_slurm = given.launcher == "slurm"
+        print(array.script(runs, root_dir, given.jobs) if in_slurm else "\n".join(shlex.join(r.command) for r in runs))
         return
     if given.launcher == "slurm":
-        print(submit(runs, root_dir, array, given.jobs))
+        print(slurm.submit(runs, root_dir, array, given.jobs))
         print(f"The same command submits again what is not finished. To compare: taac report --root_dir {shlex.quote(root_dir)}")
         return
-    launcher, jobs = launch(root_dir)
+    launcher: Launcher
+    if given.launcher == "ray":
+        launcher, jobs = ray_cluster.RayCluster(given.ray_address, root_dir, given.ray_cpus, given.ray_gpus), given.jobs or None
+    else:
+        launcher, jobs = local.LocalProcesses(), given.jobs or local.cores()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the runs in order, as Ctrl-C does
     record = Path(root_dir) / layout.COMPARISON
     work = Campaign(runs, launcher, jobs, record)
@@ -100,42 +101,27 @@ def run() -> None:
         raise TaacError(f"{len(end.failed)} of {len(runs)} runs failed, see {record}; the same command runs them again")
 
 
-def read(every: Asked) -> tuple[Comparison, SlurmArray]:
-    """Reads the comparison and the resources of a SLURM task from gin files, overridden by flags.
-
-    Checks the configuration of every run.
-
-    Args:
-        every: what is asked of every run.
-    """
+def read(common: RunRequest) -> tuple[Comparison, SlurmArray]:
+    """Reads the comparison and the resources of a SLURM task from gin files, overridden by flags. Checks every run's settings."""
     from taac import configuration, registry
-    from taac.campaigns.comparison import Comparison
+    from taac.campaigns.comparison import Comparison, given_seeds, parse_seeds
     from taac.campaigns.launchers.slurm import SlurmArray
 
     given = flags.FLAGS
     registry.register()
     configuration.load(given.gin_file, of_compare=True)
     bound = configuration.build(Comparison)
-    chosen: dict[str, Any] = {"methods": split(given.methods), "tasks": split(given.tasks), "seeds": asked_seeds()}
-    listed = isinstance(chosen["seeds"], tuple)  # which leaves nothing to a first_seed of the file
-    chosen["first_seed"] = 0 if listed and given.first_seed is None else given.first_seed
-    comparison = configuration.build(lambda: Comparison(**specified(chosen)))
-    resources = {name: getattr(given, f"slurm_{name}") for name in (*SLURM, "setup", "options")}
-    array = configuration.build(lambda: SlurmArray(**specified(resources)))
-    comparison.check(bound, every)
-    return comparison, array
-
-
-def asked_seeds() -> int | tuple[int, ...] | None:
-    """The seeds of --seeds; or those of --seed, where a number is a seed, as in the other commands."""
-    from taac.campaigns.comparison import parse_seeds
-
-    given = flags.FLAGS
     if given.seed is not None and given.seeds is not None:
         raise TaacError(f"--seed {given.seed} and --seeds {given.seeds} are both given; give one of them")
-    if given.seed is None:
-        return parse_seeds(given.seeds)
-    return parse_seeds(given.seed if "," in given.seed else f"{given.seed},")
+    # The number of --seed is a seed, as in the other commands.
+    text = given.seeds if given.seed is None else given.seed if "," in given.seed else f"{given.seed},"
+    chosen = given_seeds(parse_seeds(text), given.first_seed)
+    names: dict[str, Any] = {name: split(text) for name in ("methods", "tasks") if (text := given[name].value) is not None}
+    comparison = configuration.build(lambda: Comparison(**names, **chosen))
+    resources = flags.given_values({name: f"slurm_{name}" for name in (*SLURM, "setup", "options")})
+    array = configuration.build(lambda: SlurmArray(**resources))
+    comparison.check(bound, common)
+    return comparison, array
 
 
 def tell_extended(runs: list[Run]) -> None:
@@ -150,22 +136,6 @@ def tell_extended(runs: list[Run]) -> None:
         print(f"note: {len(told) - MOST_TOLD} more extensions; taac report tells all", file=sys.stderr)
 
 
-def launch(root_dir: str) -> tuple[Launcher, int | None]:
-    """The requested launcher, and the number of runs at a time. None leaves the number to the launcher."""
-    from taac.campaigns.launchers import local, ray_cluster
-
-    given = flags.FLAGS
-    if given.launcher == "ray":
-        return ray_cluster.RayCluster(given.ray_address, root_dir, given.ray_cpus, given.ray_gpus), given.jobs or None
-    return local.LocalProcesses(), given.jobs or local.cores()
-
-
-def split(text: str | None) -> tuple[str, ...] | None:
+def split(text: str) -> tuple[str, ...]:
     """Splits `"sac, taac"` into its words."""
-    return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def specified(flags_by_name: dict[str, Any]) -> dict[str, Any]:
-    """The flags that were given on the command line, with lists as tuples."""
-    given = {name: value for name, value in flags_by_name.items() if value is not None}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -12,12 +12,8 @@ from taac.errors import TaacError
 
 
 def define_flags() -> None:
-    flags.define_root_dir("The folder of the run.")
+    flags.define_saved_agent("Export")
     absl_flags.DEFINE_string("output", None, "A new .onnx or .pt2 file.")
-    absl_flags.DEFINE_bool("best", False, "Export the agent with the best evaluation instead of the newest checkpoint.")
-    absl_flags.DEFINE_bool(
-        "trust", False, "Allow a run that you did not train here to import modules. They are code: look at them first."
-    )
     absl_flags.DEFINE_integer("check_steps", 1000, "Steps at which the file must act as the agent does.", lower_bound=1)
     absl_flags.DEFINE_integer("seed", 0, "Seed of the environment of the check.", lower_bound=0)
 

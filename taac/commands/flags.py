@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -13,13 +13,13 @@ from taac.errors import TaacError
 from taac.runs.terminal import is_one_line
 
 if TYPE_CHECKING:
-    from taac.configuration import Asked, Config
+    from taac.configuration import RunRequest
 
 FLAGS = flags.FLAGS
 
 
 def define_experiment() -> None:
-    """Defines the flags that describe one experiment; `asked` reads them."""
+    """Defines the flags that describe one experiment; `read_request` reads them."""
     define_task_and_method()
     flags.DEFINE_integer("seed", None, "The seed of the run; 0 by default.", lower_bound=0)
 
@@ -47,17 +47,27 @@ def define_settings() -> None:
     )
 
 
-def asked_of_every_run() -> Asked:
+def read_common_request() -> RunRequest:
     """Returns what the flags ask of every run of a comparison."""
-    from taac.configuration import Asked
+    from taac.configuration import RunRequest
 
-    return Asked(None, None, tuple(FLAGS.gin_file), tuple(FLAGS.gin_param), tuple(FLAGS.set), FLAGS.num_env_steps)
+    return RunRequest(None, None, tuple(FLAGS.gin_file), tuple(FLAGS.gin_param), tuple(FLAGS.set), FLAGS.num_env_steps)
 
 
-def asked() -> Asked:
+def read_request() -> RunRequest:
     """Returns the experiment that the flags describe."""
     seed = FLAGS.seed if "seed" in FLAGS else None
-    return asked_of_every_run()._replace(task=FLAGS.task, method=FLAGS.method, seed=seed)
+    return read_common_request()._replace(task=FLAGS.task, method=FLAGS.method, seed=seed)
+
+
+def given_values(names: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the values of flags that are given, lists as tuples.
+
+    Args:
+        names: what to call the value of each flag -> the flag.
+    """
+    values = {name: FLAGS[flag].value for name, flag in names.items()}
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if v not in (None, [])}
 
 
 def define_collectors() -> None:
@@ -69,15 +79,28 @@ def define_collectors() -> None:
     flags.DEFINE_string("ray_address", None, "The Ray cluster of collectors: auto, <host>:<port> or ray://<host>:<port>.")
 
 
-def with_collectors(asked: Asked) -> Asked:
-    """Returns what is asked for, with the flags of collectors as settings."""
+def with_collectors(request: RunRequest) -> RunRequest:
+    """Returns a request with the flags of collectors as settings."""
     if not FLAGS.collectors and (FLAGS.collector_launcher or FLAGS.ray_address):
         raise TaacError("--collector_launcher and --ray_address say where collectors run: give their number, --collectors N")
     values = {
         "create_experiment.collectors": FLAGS.collectors, "RemoteCollector.launcher": FLAGS.collector_launcher,
         "RemoteCollector.ray_address": FLAGS.ray_address,
     }  # fmt: skip
-    return asked._replace(settings=(*asked.settings, *(f"{name}={v}" for name, v in values.items() if v is not None)))
+    return request._replace(settings=(*request.settings, *(f"{name}={v}" for name, v in values.items() if v is not None)))
+
+
+def define_saved_agent(verb: str) -> None:
+    """Defines which agent of a run is loaded, and whether the run is trusted."""
+    define_root_dir("The folder of the run.")
+    flags.DEFINE_bool("best", False, f"{verb} the agent with the best evaluation instead of the newest checkpoint.")
+    trust = "Allow a run that you did not train here to import modules. They are code: look at them first."
+    flags.DEFINE_bool("trust", False, trust)
+
+
+def define_grouping(mixed: str) -> None:
+    flags.DEFINE_bool("allow_mixed", False, mixed)
+    flags.DEFINE_list("group_by", [], "Settings to show in the names of methods, separated by commas: learning_rate,gamma.")
 
 
 def define_root_dir(about: str) -> None:
@@ -90,26 +113,14 @@ def root_dir() -> str:
     return checked_path("--root_dir", FLAGS.root_dir)
 
 
-def check_run_dir(asked: Asked) -> None:
+def check_run_dir(request: RunRequest) -> None:
     """Refuses a run whose folder is not given and does not follow from task and method either."""
-    if FLAGS.root_dir or not (asked.task and asked.method):
+    if FLAGS.root_dir or not (request.task and request.method):
         root_dir()
 
 
-def run_dir(asked: Asked, config: Config) -> str:
-    """Returns --root_dir, or else `runs/<task>/<method>/seed_<n>`."""
-    from taac.training.conduct import default_folder
-
-    return root_dir() if FLAGS.root_dir else str(default_folder(asked, config))
-
-
 def checked_path(flag: str, path: str) -> str:
-    """Returns the path of a file or folder unchanged.
-
-    Raises:
-        TaacError: the path cannot be written to a file and read again, because it has line ends, control characters or bytes
-            that are not UTF-8.
-    """
+    """Returns the path of a file or folder, and refuses one that cannot be written to a file and read again."""
     if not is_one_line(path):
         raise TaacError(
             f"{flag} {path!r} holds line ends, control characters or bytes that are not UTF-8; scripts and records that name "
@@ -119,11 +130,7 @@ def checked_path(flag: str, path: str) -> str:
 
 
 def output_folder(flag: str, name: str) -> str:
-    """Returns the path of a folder that exists or can be made, so that nothing is computed in vain.
-
-    Raises:
-        TaacError: as `checked_path`, or it is a file, a pipe, or a link that leads nowhere.
-    """
+    """Returns the path of a folder that exists or can be made, so that nothing is computed in vain."""
     if os.path.lexists(checked_path(flag, name)) and not os.path.isdir(name):
         raise TaacError(f"{flag} {name} exists and is no folder; give a folder")
     return name

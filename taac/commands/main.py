@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any, TextIO
 
 from absl import app, flags, logging
 
 from taac import __version__
-from taac.commands.broken_pipe import BrokenPipeTolerant, open_closed_streams
 from taac.errors import RESUMABLE, Interrupted, TaacError, nearest
 from taac.machine.processes import import_elsewhere
 from taac.runs.terminal import printable, shortened
@@ -143,3 +144,52 @@ def _attempt(name: str, run: Callable[[], None]) -> int:
         print(f"\ntaac {name}: interrupted", file=sys.stderr)
         return 130
     return 0
+
+
+# Output ----------------------------------------------------------------------------------------------------------------
+
+
+def open_closed_streams() -> None:
+    """Opens those of the three standard streams that were closed (`taac list >&-`) on the null device.
+
+    Otherwise the next file that is opened gets the number of one, and what is printed goes into it.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)  # by processes that this one starts
+    os.close(number)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
+class BrokenPipeTolerant:
+    """A stream that discards its output once its reader has exited, instead of raising an error.
+
+    A run of weeks should not end because `tee` did, or the terminal of a job that was disowned. Also, Ctrl-C ends `tee` before
+    the run has saved its state.
+    """
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._into_nothing():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._into_nothing():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _into_nothing(self) -> Any:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO, errno.EBADF):
+                raise
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, self._stream.fileno())
+            os.close(nothing)

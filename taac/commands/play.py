@@ -15,15 +15,11 @@ if TYPE_CHECKING:
 
 
 def define_flags() -> None:
-    flags.define_root_dir("The folder of the run.")
+    flags.define_saved_agent("Play")
     absl_flags.DEFINE_integer("num_episodes", 10, "Episodes to play.", lower_bound=1)
     absl_flags.DEFINE_integer("seed", 0, "Seed of the environment.", lower_bound=0, upper_bound=2**32 - 1)
     absl_flags.DEFINE_float(
         "epsilon_greedy", 0.0, "Probability with which each choice is sampled.", lower_bound=0.0, upper_bound=1.0
-    )
-    absl_flags.DEFINE_bool("best", False, "Play the agent with the best evaluation instead of the newest checkpoint.")
-    absl_flags.DEFINE_bool(
-        "trust", False, "Allow a run that you did not train here to import modules. They are code: look at them first."
     )
     absl_flags.DEFINE_string("record_file", None, "A new .gif or .mp4 file for a video.")
     absl_flags.DEFINE_string("record_demonstrations", None, "A new .npz file for the episodes, as demonstrations.")
@@ -63,9 +59,7 @@ def _report(episodes: Sequence[Episode], name: str) -> None:
 
     for number, episode in enumerate(episodes, 1):
         total = float(episode.ret.sum())
-        print(
-            f"episode {number}: return {total:.2f}, length {episode.length}, repeated {episode.repeated / episode.length:.0%}"
-        )
+        print(f"episode {number}: return {total:.2f}, length {episode.length}, repeated {episode.repeated / episode.length:.0%}")
     summary = summarize(episodes)
     print(
         f"{summary.episodes} episodes of {name}: return {summary.return_mean:.2f} +- {summary.return_std:.2f}, "

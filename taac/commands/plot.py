@@ -15,9 +15,7 @@ def define_flags() -> None:
     absl_flags.DEFINE_multi_string(
         "root_dir", [], "The folder of a run, or a folder with runs below it at any depth; repeat for several."
     )
-    absl_flags.DEFINE_list(
-        "tags", [], "Summaries, or patterns such as 'beta/*', separated by commas; a row of panels each."
-    )
+    absl_flags.DEFINE_list("tags", [], "Summaries, or patterns such as 'beta/*', separated by commas; a row of panels each.")
     absl_flags.DEFINE_string("x", "env_steps", "The horizontal axis: env_steps, decisions, updates or wall_time.")
     absl_flags.DEFINE_float(
         "smoothing", 0.0, "Replace each point by the mean of the run's points in the last so many units of --x; 0 for none."
@@ -25,10 +23,7 @@ def define_flags() -> None:
     absl_flags.DEFINE_string(
         "output", None, "A .png, .svg or .csv file; by default plot.png and plot.csv in the first --root_dir."
     )
-    absl_flags.DEFINE_bool("allow_mixed", False, "Draw runs together even if their budgets or versions differ.")
-    absl_flags.DEFINE_list(
-        "group_by", [], "Settings to show in the names of methods, separated by commas: learning_rate,gamma."
-    )
+    flags.define_grouping("Draw runs together even if their budgets or versions differ.")
 
 
 def run() -> None:
@@ -53,12 +48,9 @@ def run() -> None:
         for output in outputs:
             plots.check_format(output)
         options = tag_curves.Options(
-            tags=tuple(given.tags) or tag_curves.DEFAULT_TAGS,
-            x=given.x,
-            smoothing=given.smoothing,
-            allow_mixed=given.allow_mixed,
-            group_by=tuple(given.group_by),
-        )
+            tags=tuple(given.tags) or tag_curves.DEFAULT_TAGS, x=given.x, smoothing=given.smoothing,
+            allow_mixed=given.allow_mixed, group_by=tuple(given.group_by),
+        )  # fmt: skip
         found = tag_curves.make_curves(roots, options)
         with flags.writing("--output"):
             notes, written = found.notes, [plots.write_curves(found, output) for output in outputs]

@@ -13,21 +13,16 @@ from taac.runs.terminal import printable
 def define_flags() -> None:
     flags.define_root_dir("The folder with runs below it, at any depth.")
     absl_flags.DEFINE_string("output_dir", None, "The folder of the report; --root_dir by default.")
-    absl_flags.DEFINE_integer(
-        "last_evaluations", 3, "The final return is the mean of this many last evaluations.", lower_bound=1
-    )
+    absl_flags.DEFINE_integer("last_evaluations", 3, "The final return is the mean of this many last evaluations.", lower_bound=1)
     absl_flags.DEFINE_string(
         "anchors", None, "A JSON file with more normalisation anchors; see taac/analysis/report/anchors.json."
     )
     absl_flags.DEFINE_integer(
-        "at_step",
-        None,
-        "Compare at this environment step; by default where the first finished run ended. 0 compares untrained agents.",
-        lower_bound=0,
-    )
+        "at_step", None, "Compare at this environment step; by default where the first finished run ended. 0 compares untrained "
+        "agents.", lower_bound=0,
+    )  # fmt: skip
     absl_flags.DEFINE_string(
-        "diverged",
-        "worst",
+        "diverged", "worst",
         "What a diverged run counts as: worst (it ranks below all others, and enters no mean), leave_out, or a return such as "
         "-1000.",
     )
@@ -45,12 +40,7 @@ def define_flags() -> None:
         [],
         "The lowest and highest possible return, 0,1 for success rates; TASK=0,1 for one task; none to use no declared ones.",
     )
-    absl_flags.DEFINE_bool(
-        "allow_mixed", False, "Compare runs even if their budgets, versions or update ratios differ."
-    )
-    absl_flags.DEFINE_list(
-        "group_by", [], "Settings to show in the names of methods, separated by commas: learning_rate,gamma."
-    )
+    flags.define_grouping("Compare runs even if their budgets, versions or update ratios differ.")
 
 
 def run() -> None:
@@ -64,17 +54,11 @@ def run() -> None:
     from taac.analysis.report.tables import verdict_line
 
     options = Options(
-        last=given.last_evaluations,
-        paired=given.paired,
-        baseline=given.baseline,
-        bounds=tuple(given.bounds),
-        allow_mixed=given.allow_mixed,
-        group_by=tuple(given.group_by),
-        anchors=Path(given.anchors) if given.anchors else None,
-        published=Path(given.published) if given.published else None,
-        at_step=given.at_step,
+        last=given.last_evaluations, paired=given.paired, baseline=given.baseline, bounds=tuple(given.bounds),
+        allow_mixed=given.allow_mixed, group_by=tuple(given.group_by), anchors=Path(given.anchors) if given.anchors else None,
+        published=Path(given.published) if given.published else None, at_step=given.at_step,
         diverged=diverged.parse(given.diverged),
-    )
+    )  # fmt: skip
     output = Path(flags.output_folder("--output_dir", given.output_dir)) if given.output_dir else root
     comparison = make_report(root, options)
     with flags.writing("--output_dir"):

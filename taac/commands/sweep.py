@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 from absl import flags as absl_flags
 
 from taac.commands import flags
-from taac.commands.compare import specified
 from taac.errors import TaacError
 from taac.runs.terminal import printable
 
 if TYPE_CHECKING:
     from taac.campaigns.run import Run
     from taac.campaigns.sweep import Record, Sweep, Trial
-    from taac.configuration import Asked
+    from taac.configuration import RunRequest
 
 
 def define_flags() -> None:
@@ -52,20 +51,20 @@ def run() -> None:
     from taac.campaigns.sweeping import Sweeping
     from taac.runs.run_folder import RunFolder
 
-    root = Path(flags.root_dir())
-    asked = flags.asked()
-    asked.files()
+    root, request = Path(flags.root_dir()), flags.read_request()
+    request.files()
     sweep = read()
-    settings = {**asked._asdict(), **sweep.settings()}  # what must stay when it goes on
+    settings = {**request._asdict(), **sweep.settings()}  # what must stay when it goes on
     del settings["seed"]  # the sweep has its own
     record = Record(root, settings, sweep.dimensions)
-    steps, interval = check(sweep, asked, new=not record.trials)
+    steps, interval = check(sweep, request, new=not record.trials)
     Suggestions(sweep, record, steps, interval)  # refuses before the folder exists
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the runs in order, as Ctrl-C does
+
     def tell(trial: Trial) -> None:
         best = record.best()
         if best is trial:
-            write_best(root, sweep, record, asked, steps)
+            write_best(root, sweep, record, request, steps)
         value = trial.state if trial.value is None else f"{trial.value:.4g}"
         so_far = "" if best is None else f"; best: trial {best.number}, {best.value:.4g}"
         print(printable(f"trial {trial.number}: {value} ({trial}){so_far}"), flush=True)
@@ -74,82 +73,82 @@ def run() -> None:
 
     with RunFolder(root).lock():
         record = Record(root, settings, sweep.dimensions)  # another process may have changed it
-        plan = planner(root, asked)
+        plan = planner(root, request)
         check_unchanged([plan(trial, sweep.seeds[0]) for trial in record.trials])
         record.retry_failed()
         suggestions = Suggestions(sweep, record, steps, interval)
-        left = sweep.trials - len(record.trials) + record.count("running")
-        told = f"{max(0, left)} of {sweep.trials} trials to train, {len(sweep.seeds)} seeds x {steps} steps each"
+        left = max(0, sweep.trials - len(record.trials) + record.count("running"))
+        told = f"{left} of {sweep.trials} trials to train, {len(sweep.seeds)} seeds x {steps} steps each"
         print(printable(f"{root}: {told}"), flush=True)
-        work = Sweeping(
-            sweep, record, suggestions, plan, LocalProcesses(), flags.FLAGS.jobs, steps, *scoring(sweep), tell
-        )
-        work.run()
+        launcher, jobs = LocalProcesses(), flags.FLAGS.jobs
+        Sweeping(sweep, record, suggestions, plan, launcher, jobs, steps, *scoring(sweep), tell).run()
         check_unchanged([plan(trial, sweep.seeds[0]) for trial in record.trials])
-        finish(root, sweep, record, asked, steps)
+        best = record.best()
+        if best is None:
+            raise TaacError(f"no trial of {len(record.trials)} was completed, see {record.path}")
+        path = write_best(root, sweep, record, request, steps)  # again, with the whole budget
+    print(printable(f"best of {len(record.trials)} trials: {best.number}, {best.value:.6g} ({best})\n{path}"))
+    print(
+        f"its value is the greatest of many, so it flatters; train {path.name} with seeds that the sweep did not use, which "
+        "those of taac train and taac compare (0, 1, ...) are by default"
+    )
 
 
 def read() -> Sweep:
     """Reads the sweep from gin files, overridden by flags."""
     from taac import configuration, registry
-    from taac.campaigns.comparison import parse_seeds
+    from taac.campaigns.comparison import given_seeds, parse_seeds
     from taac.campaigns.sweep import FIRST_SEED, Sweep
 
     given = flags.FLAGS
     registry.register()
     configuration.load(given.gin_file, of_compare=True)
-    names = ("trials", "first_seed", "objective", "last_evaluations", "pruner", "sampler", "sampler_seed")
-    chosen = {**{name: given[name].value for name in names}, "seeds": parse_seeds(given.seeds), "search": given.search or None}
-    if isinstance(chosen["seeds"], tuple) and given.first_seed is None:
-        chosen["first_seed"] = FIRST_SEED  # listed seeds leave nothing to a first_seed of the file
-    return configuration.build(lambda: Sweep(**specified(chosen)))
+    names = ("trials", "objective", "last_evaluations", "pruner", "sampler", "sampler_seed", "search")
+    chosen = {
+        **flags.given_values(dict(zip(names, names))), **given_seeds(parse_seeds(given.seeds), given.first_seed, FIRST_SEED),
+    }  # fmt: skip
+    return configuration.build(lambda: Sweep(**chosen))
 
 
-def check(sweep: Sweep, asked: Asked, new: bool) -> tuple[int, int]:
+def check(sweep: Sweep, request: RunRequest, new: bool) -> tuple[int, int]:
     """Refuses settings that `taac train` would refuse. Returns the environment steps of a run and between evaluations.
 
     Args:
-        sweep, asked: what is searched, and of which experiment.
         new: whether to build the experiment with each choice and with both ends of each range, too.
     """
     from taac.training.trial import check_buildable
 
     built = set()
-    asked = asked._replace(seed=sweep.seeds[0])
     first = [f"{d.name}={d.ends()[0]}" for d in sweep.dimensions]
     for number, dimension in enumerate(sweep.dimensions):
         for text in dimension.ends():
-            words = [*first[:number], f"{dimension.name}={text}", *first[number + 1 :]]
-            loaded = asked._replace(settings=(*asked.settings, *words)).load()
+            words = (*first[:number], f"{dimension.name}={text}", *first[number + 1 :])
+            of_trial = request._replace(seed=sweep.seeds[0], settings=(*request.settings, *words))
+            loaded = of_trial.load()
             loaded.check_macros()
-            if new and tuple(words) not in built:
-                check_buildable(asked._replace(settings=(*asked.settings, *words)), here=True)
-                built.add(tuple(words))
+            if new and words not in built:
+                check_buildable(of_trial, here=True)
+                built.add(words)
     steps, interval = loaded.bound("Intervals.num_env_steps"), loaded.bound("Intervals.evaluation_interval", 2_500)
     if any(d.name in ("num_env_steps", "Intervals.num_env_steps") for d in sweep.dimensions) or not isinstance(steps, int):
         raise TaacError("all trials must have the same number of environment steps: do not search num_env_steps")
     return steps, interval
 
 
-def planner(root: Path, asked: Asked) -> Callable[[Trial, int], Run]:
+def planner(root: Path, request: RunRequest) -> Callable[[Trial, int], Run]:
     """Returns what makes the run of a trial with a seed, in `<root>/trials/<number>/seed_<n>`."""
     from taac.campaigns.run import Run, train_command
 
     def plan(trial: Trial, seed: int) -> Run:
         folder = root / "trials" / f"{trial.number:04d}" / f"seed_{seed}"
-        of_run = asked._replace(settings=(*asked.settings, *trial.words()), seed=seed)
-        command = train_command(folder, of_run)
-        return Run(str(of_run.task_name), f"trial {trial.number}", seed, folder, command, of_run)
+        of_run = request._replace(settings=(*request.settings, *trial.words()), seed=seed)
+        return Run(str(of_run.task_name), f"trial {trial.number}", seed, folder, train_command(folder, of_run), of_run)
 
     return plan
 
 
 def check_unchanged(runs: Sequence[Run]) -> None:
-    """Refuses runs of trials that were trained with other settings, as after a change of a gin file. Reads one in 0.3 s.
-
-    Raises:
-        TaacError: names the first such run and what differs.
-    """
+    """Refuses runs of trials that were trained with other settings, as after a change of a gin file. Reads one in 0.3 s."""
     from taac.campaigns.comparison import other_settings, shown
 
     for run in runs:
@@ -184,28 +183,13 @@ def scoring(sweep: Sweep) -> tuple[Callable[[Path], float], Callable[[Sequence[f
     return score, combine
 
 
-def write_best(root: Path, sweep: Sweep, record: Record, asked: Asked, steps: int) -> None:
-    from taac.campaigns import best
-    from taac.campaigns.sweep import BEST, OBJECTIVES
+def write_best(root: Path, sweep: Sweep, record: Record, request: RunRequest, steps: int) -> Path:
+    """Writes the gin file of the best trial; returns its path."""
+    from taac.campaigns import sweep as sweeps
 
-    trial = record.best()
+    trial, path = record.best(), root / sweeps.BEST
     assert trial is not None
-    about = f"{trial.value:.6g}, {OBJECTIVES[sweep.objective]} with the seeds {', '.join(map(str, sweep.seeds))}."
-    of_trial = asked._replace(settings=(*asked.settings, *trial.words()))
-    best.write(root / BEST, of_trial, trial, best.statement(sweep, record, steps), about)
-
-
-def finish(root: Path, sweep: Sweep, record: Record, asked: Asked, steps: int) -> None:
-    """Writes the best trial with the whole budget, and says what to do with it."""
-    from taac.campaigns.sweep import BEST
-
-    best = record.best()
-    if best is None:
-        raise TaacError(f"no trial of {len(record.trials)} was completed, see {record.path}")
-    write_best(root, sweep, record, asked, steps)
-    print(printable(f"best of {len(record.trials)} trials: {best.number}, {best.value:.6g} ({best})"))
-    print(printable(str(root / BEST)))
-    print(
-        f"its value is the greatest of many, so it flatters; train {BEST} with seeds that the sweep did not use, which those of "
-        "taac train and taac compare (0, 1, ...) are by default"
-    )
+    about = f"{trial.value:.6g}, {sweeps.OBJECTIVES[sweep.objective]} with the seeds {', '.join(map(str, sweep.seeds))}."
+    of_trial = request._replace(settings=(*request.settings, *trial.words()))
+    sweeps.write_best(path, of_trial, trial, sweeps.statement(sweep, record, steps), about)
+    return path

@@ -50,28 +50,28 @@ def define_flags() -> None:
 
 
 def run() -> None:
-    asked, extend = flags.with_collectors(flags.asked()), flags.FLAGS.extend
+    request, extend = flags.with_collectors(flags.read_request()), flags.FLAGS.extend
     changed = tuple(flags.FLAGS.resume_with)
     needed = "--extend" if extend else "--resume_with" if changed else ""
-    of_run = None if asked.task or asked.method or asked.gin_files else _own_config(needed, flags.FLAGS.trust)
-    if changed and (extend or not of_run or asked.gin_params or asked.settings or asked.num_env_steps or asked.seed is not None):
+    of_run = None if request.task or request.method or request.gin_files else _own_config(needed, flags.FLAGS.trust)
+    if changed and (extend or not of_run or any(value not in (None, ()) for value in request)):
         raise TaacError("--resume_with changes settings of the run in --root_dir: give it with --root_dir alone")
     if of_run:
-        asked = asked._replace(gin_files=(of_run,), settings=(*asked.settings, *changed))
+        request = request._replace(gin_files=(of_run,), settings=(*request.settings, *changed))
     elif flags.FLAGS.trust:
         raise TaacError("--trust is about the configuration in --root_dir, which only a call without --task and --gin_file uses")
-    asked.files()  # refuses what is missing or unknown before anything is imported
-    flags.check_run_dir(asked)
+    request.files()  # refuses what is missing or unknown before anything is imported
+    flags.check_run_dir(request)
 
     from taac import configuration, registry
     from taac.machine import ranks
     from taac.runs.run_folder import RunFolder
     from taac.training import experiment
-    from taac.training.conduct import conduct
+    from taac.training.conduct import conduct, default_folder
     from taac.training.progress_bar import ProgressBar
 
     registry.register()
-    loaded = asked.load()
+    loaded = request.load()
     joined = ranks.join(flags.FLAGS.overlap, flags.FLAGS.rank_timeout)
     if flags.FLAGS.overlap and joined is ranks.ALONE:
         raise TaacError("--overlap is about gradients that several processes send: start them with torchrun, or leave it out")
@@ -80,7 +80,7 @@ def run() -> None:
         loaded.check_used()
         for note in loaded.without_effect():
             print(f"note: {note}", file=sys.stderr)
-        folder = RunFolder(flags.run_dir(asked, loaded))
+        folder = RunFolder(flags.root_dir() if flags.FLAGS.root_dir else default_folder(request, loaded))
         if not conduct(
             trainer, loaded, folder, ProgressBar, extend, flags.FLAGS.lock_timeout, change=bool(changed),
             forget_replay=flags.FLAGS.forget_replay,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from taac.configuration.gin_state import MACRO, Reference, macro_of
+from taac.configuration.gin_state import MACRO, Reference, macro_of, short
 from taac.configuration.macros import TASK_MACROS
-from taac.configuration.names import short
 
 
 class Binding(NamedTuple):

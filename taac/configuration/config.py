@@ -10,8 +10,8 @@ import gin
 
 from taac.configuration import gin_state, values
 from taac.configuration.binding import Binding
+from taac.configuration.gin_state import enclosing_scopes, short
 from taac.configuration.macros import OF_COMPARE, TASK_MACROS
-from taac.configuration.names import enclosing_scopes, short
 from taac.errors import TaacError, nearest
 
 _CLIP = "reward_clip"  # the macro, and the parameter of `create_agent`
@@ -51,11 +51,7 @@ class Config:
         return values.resolve(value, self.macros)
 
     def check_macros(self) -> None:
-        """Refuses unreferenced macros. This is the part of `check_used` that needs no build.
-
-        Raises:
-            TaacError: names the macro's place and the nearest name that is referenced.
-        """
+        """Refuses unreferenced macros, and names the nearest. This is the part of `check_used` that needs no build."""
         references = [r for b in self.bindings.values() for r in gin_state.references(b.value)]
         self._check_macros({name for r in references if (name := gin_state.macro_of(r)) is not None})
 
@@ -63,9 +59,6 @@ class Config:
         """Refuses bindings that nothing used. Call it after everything has been built.
 
         Bindings of `taac compare` are skipped, because each of its runs also reads its gin files.
-
-        Raises:
-            TaacError: names the place of an unused binding and the nearest name that was used.
         """
         used = gin_state.used()
         self._check_macros(gin_state.used_macros())
@@ -97,8 +90,6 @@ class Config:
     def without_effect(self) -> list[str]:
         """Returns the settings that change nothing here: those of flags for task macros that this method does not use, and a clip
         of rewards that are not normalised. Call it after everything has been built.
-
-        They are no mistake where several methods or tasks are compared, of which only some use them.
         """
         used = gin_state.used_macros()
         idle = [b for b in self.bindings.values() if b.is_macro and b.where.startswith("--") and b.scope not in used]
@@ -106,7 +97,7 @@ class Config:
         if self.bound("create_agent.normalize_rewards", False) or self.bound("create_agent.reward_clip") is None:
             return told
         clips = [b for b in self.bindings.values() if (b.scope if b.is_macro else b.name) == _CLIP]
-        # Not the macros of files, those of tasks and of runs that go on: they stay as they are where nothing is normalised.
+        # Skips macros from files: they may stay bound where nothing is normalised.
         asked = [b for b in clips if b.where.startswith("--") or not (b.is_macro or isinstance(b.value, gin_state.Reference))]
         return told + [f"{b} has no effect: it clips normalised rewards, and normalize_rewards is False" for b in asked]
 
@@ -149,18 +140,12 @@ class Config:
             for name, value in found.items():
                 b = Binding(scope, selector, name, value, "default")
                 inner = [scope] if b.is_macro else enclosing_scopes(scope)
-                bound = next(
-                    (self.bindings[s, selector, name] for s in inner if (s, selector, name) in self.bindings), b
-                )
+                bound = next((self.bindings[s, selector, name] for s in inner if (s, selector, name) in self.bindings), b)
                 (macros if b.is_macro else others).append((b.line, bound.where))
         return sorted(macros) + sorted(others)
 
     def settings(self, selector: str) -> dict[str, Any]:
-        """Returns the parameters with which a configurable was called, with macros resolved.
-
-        Args:
-            selector: its name, with or without its module.
-        """
+        """Returns the parameters with which a configurable was called, with macros resolved."""
         found = gin_state.used().get(("", gin_state.match(selector).selector), {})
         return {name: self.resolve(value)[1] for name, value in found.items()}
 
@@ -182,11 +167,7 @@ def operative_config() -> str:
 
 
 def build(create: Any) -> Any:
-    """Calls a constructor that gin configures.
-
-    Raises:
-        TaacError: the constructor raised an error, or a required value is not bound.
-    """
+    """Calls a constructor that gin configures. Raises TaacError if it raises an error, or a required value is not bound."""
     try:
         return create()
     except Exception as error:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import os
 import tokenize
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import gin
 from gin import config as gin_config
 from gin import config_parser
 
-from taac.configuration.names import short
 from taac.errors import TaacError
 
 MACRO = "gin.macro"  # selector of a macro, whose scope is its name
@@ -52,20 +52,17 @@ Include = config_parser.IncludeStatement
 
 
 def statements(text: str) -> Iterator[Any]:
-    """Returns the statements of a gin file; each has a `location`.
-
-    Args:
-        text: content of the file.
+    """Returns the statements of the text of a gin file; each has a `location`.
 
     Raises:
         SyntaxError, tokenize.TokenError, ValueError: bad syntax, or an unknown name. They may be raised during iteration.
-            ValueError also for a long row of strings, because gin evaluates all of them again with each.
     """
     _check_strings(text)
     return iter(config_parser.ConfigParser(text, gin_config.ParserDelegate()))
 
 
 def _check_strings(text: str) -> None:
+    """Raises ValueError for a long row of strings, because gin evaluates all of them again with each."""
     row = 0
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -76,7 +73,18 @@ def _check_strings(text: str) -> None:
         pass  # the parser says where
 
 
-# Configurables -------------------------------------------------------------------------------------------------------
+# Names and configurables ---------------------------------------------------------------------------------------------
+
+
+def short(selector: str) -> str:
+    """Returns the name of a configurable without its module: "Learner" for "taac.learning.learner.Learner"."""
+    return selector.rsplit(".", 1)[-1]
+
+
+def enclosing_scopes(scope: str) -> list[str]:
+    """Returns the scopes whose bindings apply in `scope`, the most specific first: "a/b", "a" and "" for "a/b"."""
+    parts = scope.split("/") if scope else []
+    return ["/".join(parts[:count]) for count in range(len(parts), -1, -1)]
 
 
 def match(selector: str) -> Any:
@@ -102,11 +110,6 @@ def with_bases(selector: str) -> list[str]:
     """Returns the full names of a configurable and of its base classes, to whose constructors it may pass keywords."""
     selectors = {found: name for name, found in configurables().items()}
     return [selector, *(selectors[base] for base in getattr(wrapped(selector), "__mro__", ())[1:] if base in selectors)]
-
-
-def names() -> list[str]:
-    """Returns the short names of all configurables."""
-    return sorted({short(selector) for selector in configurables()})
 
 
 def check_bindable(scope: str, selector: str, name: str) -> None:
@@ -139,9 +142,7 @@ def macro_of(reference: Any) -> str | None:
 # What is bound and used ----------------------------------------------------------------------------------------------
 
 
-def clear() -> None:
-    """Removes all bindings and the record of what was used."""
-    gin.clear_config()
+clear = gin.clear_config  # removes all bindings, and the record of what was used
 
 
 @contextlib.contextmanager
@@ -179,11 +180,7 @@ def imports() -> set[str]:
 
 
 def install(values: Iterable[tuple[tuple[str, str, str], Any]]) -> None:
-    """Binds all values, each with (scope, full name, parameter), and locks gin.
-
-    Raises:
-        ValueError: gin refuses a binding.
-    """
+    """Binds all values, each with (scope, full name, parameter), and locks gin. Raises ValueError if gin refuses one."""
     with gin.unlock_config():
         for key, value in values:
             gin.bind_parameter(key, value)
@@ -191,7 +188,7 @@ def install(values: Iterable[tuple[tuple[str, str, str], Any]]) -> None:
 
 
 def bound() -> Mapping[tuple[str, str], Mapping[str, Any]]:
-    """Returns what is bound: (scope, selector) -> parameter -> value."""
+    """Returns (scope, full name) -> parameter -> value, of all that is bound."""
     return gin_config._CONFIG
 
 
@@ -203,3 +200,51 @@ def used() -> Mapping[tuple[str, str], Mapping[str, Any]]:
 def used_macros() -> set[str]:
     """Returns the names of the macros that were read since `clear`."""
     return {scope for scope, selector in used() if selector == MACRO}
+
+
+# In another process --------------------------------------------------------------------------------------------------
+
+_register: list[Callable[[], None]] = []  # registers all configurables; see `registered_by`
+
+
+def registered_by(register: Callable[[], None]) -> None:
+    """Sets the function of a module that registers all configurables, for other processes. They may call it more than once."""
+    _register[:] = [register]
+
+
+class PortableConfig(NamedTuple):
+    """The configuration of a process as plain data, which another process or machine can install."""
+
+    bindings: str  # as a gin file, imports included
+    folder: str  # working directory, to which file names are relative
+    register: Callable[[], None]
+
+    def install(self) -> None:
+        """Replaces this process's configuration.
+
+        Raises:
+            TaacError: a module or a configurable does not exist here.
+        """
+        with contextlib.suppress(OSError):
+            os.chdir(self.folder)
+        self.register()
+        try:
+            with gin.unlock_config():
+                gin.clear_config()
+                gin.parse_config(self.bindings)
+        except (ImportError, ValueError, SyntaxError) as error:
+            raise TaacError(f"this process cannot install the configuration of the run: {error}") from error
+
+
+def portable() -> PortableConfig:
+    """Returns the configuration in force."""
+    return PortableConfig(_text(), os.getcwd(), *_register)
+
+
+def bindings_text() -> str:
+    """Returns the bindings in force as a gin file without imports, for a process that imports only what it needs."""
+    return "\n".join(line for line in _text().splitlines() if not line.startswith(("import ", "from ")))
+
+
+def _text() -> str:
+    return gin.config_str(max_line_length=110)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import re
@@ -9,8 +10,8 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from taac.configuration import gin_state, values
+from taac.configuration.gin_state import short
 from taac.configuration.macros import OF_COMPARE, TASK_MACROS
-from taac.configuration.names import short
 from taac.errors import TaacError, nearest
 
 
@@ -30,9 +31,6 @@ def to_gin(setting: Setting, macros: Collection[str]) -> str:
     Args:
         setting: its name is a macro, `Constructor.parameter`, or a parameter that only one constructor has.
         macros: the macros that the gin files define.
-
-    Raises:
-        TaacError: there is no `=` or no value, the name is unknown, or several constructors have the parameter.
     """
     name, equals, value = (part.strip() for part in setting.text.partition("="))
     if not (name and equals and value):
@@ -64,11 +62,8 @@ def _word(text: str) -> str:
 
 def _number(text: str) -> str | None:
     for kind in (int, float):
-        try:
-            number = kind(text)
-        except ValueError:
-            continue
-        return repr(number) if isinstance(number, int) or math.isfinite(number) else None
+        with contextlib.suppress(ValueError):
+            return repr(number) if isinstance(number := kind(text), int) or math.isfinite(number) else None
     return None
 
 
@@ -98,16 +93,11 @@ def owners(module: str = "") -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     for selector, wrapped in gin_state.configurables().items():
-        for name in values.own_parameters(wrapped) if _is_setting(selector, module) else ():
-            try:
-                gin_state.check_bindable("", selector, name)
-            except ValueError:
-                continue
-            if values.default(wrapped, name) is inspect.Parameter.empty:  # the caller supplies it
-                continue
-            found.setdefault(name, []).append(f"{short(selector)}.{name}")
+        if not selector.startswith(module) or selector.startswith(OF_COMPARE):
+            continue
+        for name in values.own_parameters(wrapped):
+            if values.default(wrapped, name) is not inspect.Parameter.empty:  # else the caller supplies it
+                with contextlib.suppress(ValueError):
+                    gin_state.check_bindable("", selector, name)
+                    found.setdefault(name, []).append(f"{short(selector)}.{name}")
     return {name: sorted(names) for name, names in found.items()}
-
-
-def _is_setting(selector: str, module: str) -> bool:
-    return selector.startswith(module) and not selector.startswith(OF_COMPARE)

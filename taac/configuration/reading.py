@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import taac
-from taac.configuration import gin_state, plain_words, syntax, untrusted, values
+from taac.configuration import gin_state, plain_words, untrusted, values
 from taac.configuration.binding import Binding
 from taac.configuration.config import Config
 from taac.configuration.macros import OF_COMPARE, TASK_MACROS
@@ -43,10 +43,7 @@ def add_check(check: Check) -> None:
 
 
 def load(
-    gin_files: Sequence[str],
-    gin_params: Sequence[str] = (),
-    settings: Sequence[Setting] = (),
-    of_compare: bool = False,
+    gin_files: Sequence[str], gin_params: Sequence[str] = (), settings: Sequence[Setting] = (), of_compare: bool = False
 ) -> Config:
     """Reads gin files in order, then parameters, then settings. Later bindings replace earlier ones.
 
@@ -63,8 +60,7 @@ def load(
             the files of each run's task define.
 
     Raises:
-        TaacError: a file is missing, the syntax is bad, a name is unknown, a value has the wrong type, or two settings set the
-            same.
+        TaacError: a file is missing, or a line of it cannot be read or has no meaning.
     """
     gin_state.clear()
     bindings: list[Binding] = []
@@ -74,7 +70,7 @@ def load(
         bindings += _parse(param, "--gin_param", None, ())
     bindings += _read_settings(settings, {b.scope for b in bindings if b.is_macro})
     kept = untrusted.only(bindings, OF_COMPARE) if of_compare else bindings
-    return _installed(_checked(kept, gin_state.imports(), True))
+    return _install(_checked(kept, gin_state.imports(), True))
 
 
 def load_untrusted(file: ReadFile) -> Config:
@@ -83,10 +79,9 @@ def load_untrusted(file: ReadFile) -> Config:
     Raises:
         NotTrusted: it imports a module that is not this package's, includes a file, or has something built that `untrusted` or a
             check of `add_check` refuses, such as an environment of an unlisted package.
-        TaacError: as `load` does.
     """
     gin_state.clear()
-    return _installed(_checked(untrusted.needed(_read_file(file, (), imports=())), (), False))
+    return _install(_checked(untrusted.needed(_read_file(file, (), imports=())), (), False))
 
 
 def read_held(file: ReadFile, imports: Collection[str]) -> Config:
@@ -97,29 +92,31 @@ def read_held(file: ReadFile, imports: Collection[str]) -> Config:
 
     Raises:
         NotTrusted: it imports another module, or includes a file.
-        TaacError: as `load` does.
     """
     return _checked(_read_file(file, (), imports), imports, True)
 
 
 def _checked(bindings: Sequence[Binding], imports: Iterable[str], trusted: bool) -> Config:
-    config = Config(bindings, imports)
+    config, sizes = Config(bindings, imports), dict[str, int]()
     macros = config.macros
-    for binding in config.bindings.values():
-        _bounded(_check_writable, binding)
-    sizes: dict[str, int] = {}
-    for binding in config.bindings.values():
-        _bounded(values.check_macros, binding, macros, sizes)
-    for binding in list(config.bindings.values()):
-        _bounded(values.make_whole, binding, config.bindings)
-    for binding in config.bindings.values():
-        _bounded(values.check_type, binding, config.bindings)
-        for check in _checks:
-            _bounded(check, binding, config, trusted)
+    steps: list[Callable[[Binding], object]] = [
+        _check_writable,
+        lambda binding: values.check_macros(binding, macros, sizes),
+        lambda binding: values.make_whole(binding, config.bindings),
+        lambda binding: values.check_type(binding, config.bindings),
+        *(lambda binding, check=check: check(binding, config, trusted) for check in _checks),
+    ]
+    for step in steps:
+        for binding in list(config.bindings.values()):
+            try:
+                step(binding)
+            except (RecursionError, MemoryError) as error:
+                why = f"the value of {binding.name} is nested too deeply: {type(error).__name__}"
+                raise TaacError(f"{binding.where}: {why}") from error
     return config
 
 
-def _installed(config: Config) -> Config:
+def _install(config: Config) -> Config:
     _guarded("", lambda: gin_state.install((b.key, b.value) for b in config.bindings.values()))
     return config
 
@@ -133,15 +130,6 @@ def _read_settings(settings: Sequence[Setting], macros: Collection[str]) -> list
             raise TaacError(f"{other} and {setting} set the same, {binding.parameter}; give one of them")
         bindings.append(binding)
     return bindings
-
-
-def _bounded(check: Callable[..., object], binding: Binding, *arguments: Any) -> None:
-    try:
-        check(binding, *arguments)
-    except (RecursionError, MemoryError) as error:
-        raise TaacError(
-            f"{binding.where}: the value of {binding.name} is nested too deeply: {type(error).__name__}"
-        ) from error
 
 
 def _check_writable(binding: Binding) -> None:
@@ -167,8 +155,7 @@ def search_path() -> list[Path]:
 def find_file(name: str, asked_by: str = "--gin_file") -> Path:
     """Returns the path of a gin file, which is searched for in the working directory, then in the repository or package.
 
-    Raises:
-        TaacError: it does not exist; the message begins with `asked_by`, a flag.
+    The message that it does not exist begins with `asked_by`, a flag.
     """
     return _find(name, [Path()] + search_path(), f"{asked_by} {name}")
 
@@ -185,9 +172,7 @@ def _find(name: str, folders: Sequence[Path], asked_by: str) -> Path:
                 return folder / name
         except (OSError, ValueError) as error:
             raise TaacError(f"{asked_by}: '{name[:100]}' is no name of a file: {error.args[-1]}") from error
-    present = [
-        str(p.relative_to(f)) for f in search_path() for sub in ("gin", "experiments") for p in (f / sub).rglob("*.gin")
-    ]
+    present = [str(p.relative_to(f)) for f in search_path() for sub in ("gin", "experiments") for p in (f / sub).rglob("*.gin")]
     raise TaacError(
         f"{asked_by}: there is no file '{name}' in {', '.join(str(f.resolve()) for f in folders)}{nearest(name, present)}"
     )
@@ -219,9 +204,8 @@ def _parse(
     """Returns the bindings of a text. Executes its import statements, and reads the files that it includes.
 
     Args:
-        text: of a gin file, or a parameter.
+        text: of a gin file, or a parameter, which has no `path`.
         shown: where it is, for messages.
-        path: of the file; None of a parameter.
         including: the files that are being read.
         imports: None if the text is trusted. Otherwise it includes nothing, and its import statements are not executed: they
             may name these modules and this package's own, which are imported already.
@@ -248,9 +232,7 @@ def _parse(
             try:
                 gin_state.import_module(statement)
             except Exception as error:  # the module may raise anything while it is imported
-                raise TaacError(
-                    f"{where}: cannot import '{statement.module}': {type(error).__name__}: {error}"
-                ) from error
+                raise TaacError(f"{where}: cannot import '{statement.module}': {type(error).__name__}: {error}") from error
         elif isinstance(statement, gin_state.Binding):
             bindings.append(_binding(statement, where)._replace(shipped=shipped))
         else:
@@ -290,9 +272,8 @@ def _configurable(selector: str, where: str) -> Any:
     if found is None:
         if "taac.registry" not in sys.modules:
             raise TaacError(f"{where}: '{selector}' is not known: call taac.registry.register() before `load`")
-        raise TaacError(
-            f"{where}: there is nothing configurable named '{selector}'{nearest(selector, gin_state.names())}"
-        )
+        similar = nearest(selector, map(gin_state.short, gin_state.configurables()))
+        raise TaacError(f"{where}: there is nothing configurable named '{selector}'{similar}")
     return found
 
 
@@ -317,7 +298,7 @@ def _guarded(where: str, function: Callable[[], Any], given: str = "") -> Any:
         near = ""
         if unknown:
             word = unknown.group(1).rsplit("/", 1)[-1].rsplit(".", 1)[-1]
-            near = nearest(word, [*gin_state.names(), *TASK_MACROS])
+            near = nearest(word, [*map(gin_state.short, gin_state.configurables()), *TASK_MACROS])
         if (reference := re.match(r"No configurable matching reference '@(.*?)(?:\(\))?'", message)) is not None:
             number = re.search(r"line (\d+)", message[reference.end() :])
             at = f"{where}:{number[1]}" if number and not where.startswith("--") else where
@@ -331,9 +312,35 @@ def _guarded(where: str, function: Callable[[], Any], given: str = "") -> Any:
 def _meant(error: SyntaxError, where: str) -> str:
     """Returns what to write instead, or else what gin says, and the line."""
     text = (error.text or "").strip()
-    if (meant := syntax.advice(text)) is not None:
+    if (meant := _advice(text)) is not None:
         name, _, value = (part.strip(" '\"") for part in text.partition("="))
         plain = f", or use --set {name}={value}" if where == "--gin_param" and value else ""
         return f"{meant}{plain} (in '{text}')"
     said = re.sub(r" on line \d+: <ast[.].*?>", "", " ".join(error.msg.split()))
     return f"{said} in '{text}'" if text else said
+
+
+_NAME = r"(?:\w+/)*[A-Za-z_]\w*(?:\.\w+)*"
+_NUMBER = r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_CONSTANTS = {"true": "True", "false": "False", "none": "None", "null": "None", "yes": "True", "no": "False"}
+
+
+def _advice(line: str) -> str | None:
+    """Returns what to write instead of a line of gin with bad syntax; None if it cannot be told."""
+    statement = re.fullmatch(rf"\s*({_NAME})\s*(=?)\s*(.*?)\s*", line)
+    if statement is None:
+        return None
+    name, equals, value = statement.groups()
+    if not equals:
+        return f"a binding is NAME = VALUE: {name} = {value}" if re.fullmatch(rf"{_NUMBER}|'.*'|\".*\"", value) else None
+    if not value:
+        return f"a value is missing: {name} = VALUE"
+    if value.lower() in _CONSTANTS:
+        return f"write {name} = {_CONSTANTS[value.lower()]}"
+    if re.fullmatch(r"[#(]#?(\s*(\*\*|[*/+-])\s*[#()]+)+", re.sub(_NUMBER, "#", value)):
+        return f"a value is not calculated: write the number itself after {name} ="
+    if re.fullmatch(rf"{_NUMBER}(?:\s*,\s*{_NUMBER})*\s*,?", value) and "," in value:
+        return f"put a list in parentheses: {name} = ({value})"
+    if re.match(r"[A-Za-z./~_]", value) and not re.search(r"['\"()\[\]{}]", value):
+        return f"put text in quotes: {name} = {value!r}"
+    return None

@@ -16,21 +16,15 @@ import typeguard
 
 from taac.configuration import gin_state
 from taac.configuration.binding import Binding
+from taac.configuration.gin_state import short
 from taac.configuration.macros import TASK_MACROS
-from taac.configuration.names import short
 from taac.errors import TaacError, nearest
 
 MOST_VALUES = 100_000  # that a bound value may hold when its macros are replaced
 
 
 def resolve(value: Any, macros: Mapping[str, Any]) -> tuple[bool, Any]:
-    """Replaces the macros in a value by their values.
-
-    The value must have passed `check_macros`, otherwise this may not end.
-
-    Args:
-        value: a bound value.
-        macros: value of each macro by name.
+    """Replaces the macros in a value that has passed `check_macros`.
 
     Returns:
         (True, the value), or (False, a placeholder) if it must be built first.
@@ -49,9 +43,7 @@ def resolve(value: Any, macros: Mapping[str, Any]) -> tuple[bool, Any]:
     return True, value
 
 
-def check_macros(
-    binding: Binding, macros: Mapping[str, Any], sizes: dict[str, int], seen: tuple[str, ...] = ()
-) -> int:
+def check_macros(binding: Binding, macros: Mapping[str, Any], sizes: dict[str, int], seen: tuple[str, ...] = ()) -> int:
     """Refuses a value that refers to a macro without a value, or to a macro that is defined by itself.
 
     Also refuses macros that stand for too much: thirty lines, each of which names the next one twice, stand for 2^30 values.
@@ -60,10 +52,7 @@ def check_macros(
         sizes: sizes of the macros that have been checked, to which those met here are added.
 
     Returns:
-        The size of the value when its macros are replaced: how many values, lists and dicts it then holds.
-
-    Raises:
-        TaacError: names the binding's place and the nearest macro.
+        How many values, lists and dicts the value holds when its macros are replaced.
     """
     size = sum(1 for _ in gin_state.parts_of(binding.value))
     for reference in gin_state.references(binding.value):
@@ -89,10 +78,7 @@ def text_of(value: Any) -> str:
 
 
 def source(binding: Binding, bindings: Mapping[tuple[str, str, str], Binding]) -> Binding:
-    """Returns the binding that gives a parameter its value: the last of the macros that it names, or itself.
-
-    The bindings must have passed `check_macros`, otherwise this may not end.
-    """
+    """Returns the binding that gives a parameter its value: the last of the macros that it names, or itself."""
     value = binding.value
     macro = gin_state.macro_of(value) if isinstance(value, gin_state.Reference) and value.evaluate else None
     return binding if macro is None else source(bindings[macro, gin_state.MACRO, "value"], bindings)
@@ -120,17 +106,14 @@ def _whole(value: Any) -> Any:
 
 
 def check_type(binding: Binding, bindings: Mapping[tuple[str, str, str], Binding]) -> None:
-    """Refuses a value that does not fit the annotation of its parameter. Values that must be built first are not checked.
-
-    Raises:
-        TaacError: names the place where the value is given, the expected type and what is wrong.
-    """
+    """Refuses a value that does not fit the annotation of its parameter. Values that must be built first are not checked."""
     if binding.is_macro:
         return
     expected = type_hints(gin_state.wrapped(binding.selector)).get(binding.name)
     known, value = resolve(binding.value, {b.scope: b.value for b in bindings.values() if b.is_macro})
     wrong = problem(value, expected) if expected is not None and known else None
-    if wrong is None and isinstance(value, type) and _is_protocol(expected):  # it has the methods, too
+    if wrong is None and isinstance(value, type) and any(getattr(part, "_is_protocol", False) for part in _parts(expected)):
+        # a class of a protocol has its methods, too
         wrong = f"{value.__name__} is a class"
     if wrong:
         named = expected.__name__ if isinstance(expected, type) else str(expected)
@@ -155,7 +138,7 @@ def _meant(given: Any, value: Any, expected: Any) -> str:
 
 def problem(value: Any, expected: Any) -> str | None:
     """Returns why a value does not fit an annotation; None if it does."""
-    if isinstance(value, bool) and bool not in (expected, *typing.get_args(expected)) and _is_number(expected):
+    if isinstance(value, bool) and bool not in _parts(expected) and any(part in (int, float) for part in _parts(expected)):
         return f"{value} is a bool"
     try:
         typeguard.check_type(
@@ -170,12 +153,9 @@ def problem(value: Any, expected: Any) -> str | None:
     return None
 
 
-def _is_protocol(annotation: Any) -> bool:
-    return any(getattr(part, "_is_protocol", False) for part in (annotation, *typing.get_args(annotation)))
-
-
-def _is_number(annotation: Any) -> bool:
-    return annotation in (int, float) or any(part in (int, float) for part in typing.get_args(annotation))
+def _parts(annotation: Any) -> tuple[Any, ...]:
+    """An annotation, and the members of a union."""
+    return annotation, *typing.get_args(annotation)
 
 
 # Parameters of a class or function -----------------------------------------------------------------------------------
@@ -218,9 +198,9 @@ def type_hints(wrapped: Any) -> dict[str, Any]:
     return found
 
 
-@functools.cache  # most of the time that reading a configuration takes; what fails is tried again
-def _hints(function: Any) -> dict[str, Any]:
-    return typing.get_type_hints(function)
+# Most of the time that reading a configuration takes. What fails is tried again.
+_hints = functools.cache(typing.get_type_hints)
+_parameters_of = functools.cache(lambda function: inspect.signature(function).parameters)
 
 
 def _levels(wrapped: Any) -> list[Any]:
@@ -242,11 +222,6 @@ def _takes_any_keyword(level: Any) -> bool:
 
 def _signature(level: Any) -> Mapping[str, inspect.Parameter]:
     return _parameters_of(_function(level))
-
-
-@functools.cache
-def _parameters_of(function: Any) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(function).parameters
 
 
 def mentions(annotation: Any, type_: type) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, iterate
 
-from taac.configuration import Binding, Config, carried, reading
+from taac.configuration import Binding, Config, gin_state, reading
 from taac.environments import envpool_vector, offscreen, single
 from taac.environments.process_settings import Preserved
 from taac.environments.vector_environment import VectorEnvironment
@@ -140,7 +140,7 @@ def create_environment(
             found.num_envs = num_envs
         return found
 
-    in_worker = functools.partial(single.make_in_worker, os.getpid(), carried.bindings())
+    in_worker = functools.partial(single.make_in_worker, os.getpid(), gin_state.bindings_text())
     workers = copies(in_worker, tuple(_with_bindings(wrapper) for wrapper in wrappers), num_envs)
 
     def start() -> Workers:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from taac import configuration
-from taac.configuration import Asked, Config, shipped
+from taac.configuration import Config, RunRequest, shipped
 from taac.errors import DivergedError, Interrupted, RankLost, TaacError
 from taac.machine.products import slowness
 from taac.runs import durable, extension, files, history, layout, own_runs
@@ -28,10 +28,10 @@ from taac.training.trainer import Trainer
 Bar = Callable[[int, int], AbstractContextManager[Progress]]  # called with the steps of the whole run and those taken
 
 
-def default_folder(asked: Asked, loaded: Config) -> Path:
+def default_folder(request: RunRequest, loaded: Config) -> Path:
     """Returns the folder of a run for which none is given, `runs/<task>/<method>/seed_<n>`."""
     seed = loaded.bound("create_experiment.seed", 0)
-    return layout.run_folder("runs", str(asked.task_name), str(asked.method_name), seed)
+    return layout.run_folder("runs", str(request.task_name), str(request.method_name), seed)
 
 
 def conduct(

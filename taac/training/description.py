@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from taac import configuration, nest
-from taac.configuration import Asked, Config
+from taac.configuration import Config, RunRequest
 from taac.machine.memory import readable_bytes
 from taac.training import experiment
 from taac.training.advice import advice, random_endings, subtracts_mean
@@ -16,13 +16,13 @@ from taac.training.summaries import UNKNOWN, unknown_tags
 from taac.training.trainer import Trainer
 
 
-def describe(asked: Asked) -> list[str]:
+def describe(request: RunRequest) -> list[str]:
     """Builds an experiment and returns lines of text about it.
 
     Raises:
         TaacError: what `taac train` would refuse.
     """
-    loaded = asked.load()
+    loaded = request.load()
     trainer = configuration.build(experiment.create_experiment)
     with contextlib.closing(trainer):
         memory = shares(trainer)
@@ -32,7 +32,7 @@ def describe(asked: Asked) -> list[str]:
     origins = loaded.origins()
     width = min(90, max(len(line) for line, _ in origins))
     return [
-        *asked.describe(loaded),
+        *request.describe(loaded),
         *(f"{line:<{width}}  # {where}" for line, where in origins),
         *_parts(trainer),
         *(f"  {part['module']} from {part['run']}, at {part['env_steps']} environment steps" for part in taken),

@@ -17,7 +17,7 @@ from taac.analysis.report.scores import Options
 from taac.campaigns import time_left
 from taac.campaigns.comparison import check_folders
 from taac.campaigns.run import Run
-from taac.configuration import Asked
+from taac.configuration import RunRequest
 from taac.errors import TaacError
 from taac.runs import layout
 from tests.analysis.campaigns import COLUMNS, make_run
@@ -183,7 +183,7 @@ def test_a_budget_of_many_digits_yields_no_pace(tmp_path):
 @pytest.mark.parametrize("value", ["[" * 100_000, "0x" + "f" * 100_000, "{[]: 1}", "\0"])
 def test_a_config_that_cannot_be_read_is_refused_with_its_folder(tmp_path, value):
     (tmp_path / "config.gin").write_text(f"gamma = {value}\n")
-    asked = Asked("Pendulum-v1", "sac")
+    asked = RunRequest("Pendulum-v1", "sac")
     with pytest.raises(TaacError, match=f"{tmp_path} holds a run of other settings"):
         check_folders([Run("Pendulum-v1", "sac", 0, tmp_path, (), asked)])
 

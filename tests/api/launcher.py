@@ -19,7 +19,7 @@ class InThisProcess:
 
     def begin(self, run):
         with gin_state.isolated():
-            loaded = run.asked.load()
+            loaded = run.request.load()
             trainer = configuration.build(create_experiment)
             try:
                 conduct(trainer, loaded, RunFolder(run.folder), ProgressBar, tell=lambda _: None)

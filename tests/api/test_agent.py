@@ -28,9 +28,7 @@ def untrained(method, *params, role="act"):
     """An agent, and its environment."""
     configuration.load(["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"], [*TINY, *fitting(method), *params])
     environment = configuration.build(lambda: create_environment(num_envs=1))
-    agent = configuration.build(
-        lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role=role)
-    )
+    agent = configuration.build(lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role=role))
     return TrainedAgent(agent, environment, method, 0), agent, environment
 
 
@@ -183,7 +181,6 @@ def test_a_loaded_agent_values_actions_if_it_keeps_its_critics(trained, valued):
         (np.zeros(1), r"the action has the shape \[1\], expected \[2, 1\]"),
         ([[0.0], [np.nan]], "the action holds a number that is not finite"),
         ([[0.0], [2.5]], r"the batch has an action outside Box.*: \[2\.5\], at step 1"),
-        ("left", "the action .* expected"),
         ({"a": 1}, "the action .* expected"),
     ],
 )
@@ -224,24 +221,10 @@ def test_agents_that_share_a_policy_are_valued_each(method, kind):
         assert alone.q_choices == pytest.approx(found.q_choices[row], rel=1e-4, abs=1e-5)
 
 
-def test_critics_that_see_more_than_the_actor_ask_for_it():
-    agent, _, environment = untrained("sac", *ASYMMETRIC, "SacAlgorithm.actor_encoder_ctor = @LocalEncoder", role="value")
-    environment.close()
-    assert list(agent.observation_space) == ["global_state", "x"]
-    seen = {"x": np.full((2, 1), 0.5), "global_state": np.array([[0.0], [20.0]])}
-    found = agent.distribution(seen, agent.initial_state(2))
-    assert found.q[0] != found.q[1] and found.mean[0] == found.mean[1]
-    with pytest.raises(TaacError, match="expected the keys global_state, x, got x"):
-        agent.distribution({"x": np.zeros((2, 1))}, agent.initial_state(2))
-
-
-def test_an_algorithm_that_values_nothing_says_so(valued, monkeypatch):
+def test_an_algorithm_without_a_distribution_or_values_says_so(trained, valued, monkeypatch):
     monkeypatch.setattr(TaacAlgorithm, "action_values", Algorithm.action_values)
     with pytest.raises(TaacError, match="TaacAlgorithm does not define action_values"):
         valued.distribution(np.zeros(3, np.float32), valued.initial_state())
-
-
-def test_an_algorithm_without_a_distribution_says_so(trained, monkeypatch):
     step = TaacAlgorithm.predict_step
     monkeypatch.setattr(TaacAlgorithm, "predict_step", lambda *given, **more: step(*given, **more)._replace(policy=()))
     with pytest.raises(TaacError, match=r"TaacAlgorithm\.predict_step returns no AlgStep\.policy"):
@@ -320,18 +303,6 @@ def test_what_does_not_say_which_episodes_begin_is_refused(trained, where):
     assert state.restarted().first.all() and state.restarted(np.bool_(True)).first.all()
 
 
-def test_states_are_values(trained):
-    """An old state can be used again: nothing is kept inside."""
-    agent, observation = trained.agent, np.array([1.0, 0.0, 0.5])  # float64, as some environments have it
-    _, state = agent.act(observation, agent.initial_state())
-    first, _ = agent.act(observation, state)
-    agent.act(-observation, state)
-    again, _ = agent.act(observation, state)
-    assert np.array_equal(first, again)
-    one, _ = agent.act(observation[None], agent.initial_state())
-    assert one.shape == (1, 1)
-
-
 def test_samples_follow_torch_and_differ_from_the_mode(trained):
     agent, observation = trained.agent, np.array([1.0, 0.0, 0.5])
     state = agent.initial_state()
@@ -377,9 +348,7 @@ ASYMMETRIC = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "method, algorithm, reads", [("sac", "Sac", False), ("sac_hybrid", "Taac", False), ("taac", "Taac", True)]
-)
+@pytest.mark.parametrize("method, algorithm, reads", [("sac", "Sac", False), ("taac", "Taac", True)])
 def test_what_acting_does_not_read_is_not_asked_for(method, algorithm, reads):
     """The actor has an encoder that leaves the global state out; the switch of TAAC asks the critics, which see it."""
     agent, inner, environment = untrained(method, *ASYMMETRIC, f"{algorithm}Algorithm.actor_encoder_ctor = @LocalEncoder")
@@ -451,7 +420,5 @@ def test_observations_that_do_not_fit_are_refused(trained, observation, num_envs
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(TaacError, match=r"holds no run.*use the root_dir of"):
+    with pytest.raises(TaacError, match="holds no run"):
         taac.load(tmp_path)
-    with pytest.raises(TaacError, match=r"is .* the folder of a run"):
-        taac.Run(tmp_path)

@@ -66,7 +66,7 @@ def test_objects_are_compared_by_name_with_their_arguments(tmp_path, capsys):
         ({"environments": []}, "tasks is missing"),
         ({"methods": []}, "methods is missing"),
         ({"methods": ["sac", "tac"]}, "there is no method 'tac'"),
-        ({"seeds": 0}, "seeds must be 1 or more"),
+        ({"seeds": 0}, "at least one, got 0"),
         ({"jobs": -1}, "jobs must be an integer, 0 or more"), ({"jobs": None}, "jobs must be an integer, 0 or more, got None"),
         ({"seeds": "12"}, "seeds must be a number of seeds, or the seeds themselves, integers, got '12'"),
         ({"seeds": [0, 1.5]}, "seeds must be a number"), ({"seeds": 2.0}, "seeds must be a number"),
@@ -92,9 +92,7 @@ def test_comparisons_that_cannot_be_are_refused(tmp_path, arguments, message):
     "options, message",
     [
         ({"bounds": [0, 1, 2]}, r"bounds must be \(lowest, highest\), or these by task, got \[0, 1, 2\]"),
-        ({"bounds": "0,1"}, "bounds must be"), ({"bounds": {"Pendulum-v1": 3}}, "bounds must be"),
-        ({"at_step": "20000"}, "at_step must be an integer, got '20000'"),
-        ({"last_evaluations": 2.5}, "last_evaluations must be an integer, got 2.5"),
+        ({"bounds": {"Pendulum-v1": 3}}, "bounds must be"), ({"at_step": "20000"}, "at_step must be an integer, got '20000'"),
         ({"output_dir": __file__}, "output_dir must be a folder, got the file"),
     ],
 )  # fmt: skip
@@ -107,10 +105,9 @@ def test_one_setting_may_be_named_without_a_list(monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(comparing, "make_report", lambda path, options: asked.append(options.group_by) or {})
     monkeypatch.setattr(comparing, "write_report", lambda *_: [tmp_path])
-    for given in ("gamma", ["gamma"], ("gamma",), ()):
+    for given in ("gamma", ["gamma"], ()):
         taac.report(tmp_path, group_by=given)
-    taac.report(tmp_path, group_by="gamma,learning_rate")
-    assert asked == [("gamma",)] * 3 + [(), ("gamma", "learning_rate")]
+    assert asked == [("gamma",)] * 2 + [()]
 
 
 def test_the_gin_file_of_a_comparison_sets_its_seeds_and_settings_as_for_the_command(tmp_path, monkeypatch):
@@ -131,7 +128,7 @@ def test_the_gin_file_of_a_comparison_sets_its_seeds_and_settings_as_for_the_com
         return [(run.seed, run.task, run.method) for run in planned]
 
     assert plan() == [(4, "Pendulum-v1", "sac"), (7, "Pendulum-v1", "sac")]
-    loaded = planned[0].asked.load()
+    loaded = planned[0].request.load()
     assert loaded.macros["gamma"] == 0.5 and loaded.macros["reward_clip"] == 3.0
     assert loaded.bound("create_environment.env_kwargs") == {"g": 20.0}
     assert plan(seeds=[1]) == [(1, "Pendulum-v1", "sac")]

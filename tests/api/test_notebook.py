@@ -43,7 +43,6 @@ def test_it_is_kept_without_outputs():
         assert not cell.get("outputs") and cell.get("execution_count") is None
 
 
-@pytest.mark.skipif(NOTEBOOK, reason="a kernel runs it: the next test")
 def test_its_cells_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("train", "compare"):
@@ -56,6 +55,7 @@ def test_its_cells_run(tmp_path, monkeypatch):
     assert namespace["decisions"] > 0 and namespace["early"].status == "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not NOTEBOOK, reason="needs nbclient and ipykernel (taac's extra 'dev')")
 def test_a_kernel_runs_it_and_shows_figure_and_tables(tmp_path, monkeypatch):
     import nbclient

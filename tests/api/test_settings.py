@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from taac import configuration
+from taac.api.environments import Named
 from taac.api.session import in_python
-from taac.api.settings import asked, written
+from taac.api.settings import make_request, written
 from taac.configuration import gin_state
 from taac.environments.create import create_environment
 from taac.environments.wrappers import SuccessEndsEpisode
@@ -55,10 +56,10 @@ def test_text_that_refers_to_nothing_known_is_left_to_the_reader_of_gin_files():
 
 def test_a_value_means_in_a_run_what_it_is():
     """Through gin and back: numbers, text that looks like numbers, references."""
-    found = asked(
-        np.str_("Pendulum-v1"), np.str_("taac"), torch.tensor(2e4), torch.tensor(7), (),
-        {"learning_rate": np.float64(2e-3), "hidden_layers": [8, 8]},
+    found = make_request(
+        Named(np.str_("Pendulum-v1"), {"ReplayBuffer.length": 5}), np.str_("taac"), torch.tensor(2e4), torch.tensor(7), (),
         {"TaacAlgorithm.trajectory": "@QuadraticTrajectory()", "create_experiment.tuning": "1e3", "ReplayBuffer.length": 1e3},
+        {"learning_rate": np.float64(2e-3), "hidden_layers": [8, 8]},
     ).load()  # fmt: skip
     assert found.bound("Intervals.num_env_steps") == 20_000 and found.macros["learning_rate"] == 2e-3
     assert found.bound("create_experiment.tuning") == "1e3" and found.bound("ReplayBuffer.length") == 1000
@@ -79,7 +80,7 @@ class Told(Counter):
 def test_arguments_of_an_environment_arrive_as_they_were_given(tmp_path):
     """Also from the configuration of the run, where long values take several lines."""
     given = {"goals": [1, (2, [3])], "map": ["SFF", "FHG"], "model": bytes(range(100)), "none": [], "options": {"a": [None]}}
-    asked(f"{__name__}:Told", "sac", None, None, (), {"env_kwargs": given}).load()
+    make_request(Named(f"{__name__}:Told", {}), "sac", None, None, (), {"env_kwargs": given}, {}).load()
     configuration.build(create_environment).close()
     assert repr(Told.told) == repr(given)
     (tmp_path / "config.gin").write_text(configuration.operative_config())

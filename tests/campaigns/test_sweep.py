@@ -10,14 +10,15 @@ import sys
 import pytest
 
 from taac.analysis.readers import run_records
-from taac.campaigns import best, search_space
+from taac.campaigns import search_space
+from taac.campaigns import sweep as sweeps
 from taac.campaigns.launchers import Outcome
 from taac.campaigns.run import ATTEMPT, Run
 from taac.campaigns.search_space import Dimension
-from taac.campaigns.sweep import OBJECTIVES, RECORD, Record, Sweep, Trial
+from taac.campaigns.sweep import RECORD, Record, Sweep, Trial, statement, write_best
 from taac.campaigns.sweeping import Sweeping
 from taac.commands import sweep as command
-from taac.configuration import Asked, build, load, operative_config
+from taac.configuration import RunRequest, build, load, operative_config
 from taac.errors import TaacError
 from taac.training.experiment import create_experiment
 from tests import forked
@@ -128,10 +129,8 @@ HOSTILE = {
     "a complete trial without a value": {"value": None},
     "a pruned trial with a value": {"state": "pruned"},
     "another number": {"number": 3},
-    "reports out of order": {"reports": [[100, 1.0], [50, 1.0]]},
     "reports that are none": {"reports": [[50, "1"]]},
-    "a huge step": {"reports": [[10**30, 1.0]]},
-    "a reason with control characters": {"why": "\x1b[2J"},
+    "a reason that is no text": {"why": 3},
     "no reports": {"reports": None},
 }
 
@@ -147,7 +146,7 @@ def test_a_strangers_record_is_checked_before_anything_is_used(tmp_path, what):
         record_of(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"settings": {}, "trials": 3}', '{"trials": []}', "\x80\x04p"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"trials": []}', "\x80\x04p"])
 def test_a_damaged_record_is_refused(tmp_path, text):
     (tmp_path / RECORD).write_text(text)
     with pytest.raises(TaacError, match=r"sweep\.json cannot be read"):
@@ -211,7 +210,7 @@ class Stub:
 
 
 def x_of(run):
-    return float(dict(word.split("=") for word in run.asked.settings)["x"])
+    return float(dict(word.split("=") for word in run.request.settings)["x"])
 
 
 def swept(folder, returns, jobs=1, kill_after=None, late=False, **options):
@@ -227,7 +226,7 @@ def swept(folder, returns, jobs=1, kill_after=None, late=False, **options):
 
     def plan(trial, seed):
         run_folder = folder / "trials" / f"{trial.number:04d}" / f"seed_{seed}"
-        return Run("T", f"trial {trial.number}", seed, run_folder, ("true",), Asked(settings=tuple(trial.words())))
+        return Run("T", f"trial {trial.number}", seed, run_folder, ("true",), RunRequest(settings=tuple(trial.words())))
 
     suggestions = Suggestions(sweep, record, STEPS, 50)
     work = Sweeping(sweep, record, suggestions, plan, launcher, jobs, STEPS, score, combine, lambda trial: None)
@@ -403,10 +402,10 @@ def test_a_sweep_of_real_runs_finds_settings_that_train_again(tmp_path):
 def test_a_sweep_whose_gin_file_has_changed_is_refused(tmp_path):
     mine = tmp_path / "mine.gin"
     mine.write_text("gamma = 0.9\n")
-    asked = Asked(POINT, "sac", (str(mine),), tuple(p for p in SMALL if "steps" not in p or "collect" in p), (), "200")
+    asked = RunRequest(POINT, "sac", (str(mine),), tuple(p for p in SMALL if "steps" not in p or "collect" in p), (), "200")
     trial = Trial(3, {"learning_rate": "0.003"}, "complete", 5.0)
     done, begins = (command.planner(tmp_path, asked)(trial, seed) for seed in (1000, 1001))
-    done.asked.load()
+    done.request.load()
     build(create_experiment).close()
     done.folder.mkdir(parents=True)
     (done.folder / "config.gin").write_text(operative_config())
@@ -425,8 +424,8 @@ def test_the_best_is_a_file_that_binds_what_the_trial_had(tmp_path, monkeypatch)
     (tmp_path / "mine.gin").write_text("gamma = 0.97\ncreate_experiment.tuning = 'by hand'\n")
     trial = Trial(4, {"learning_rate": "0.003", "hidden_layers": "64,64", "Learner.epsilon": "1e-07"}, "complete", 5.0)
     params = ("import tests.toy_tasks", "Saving.save_best = False")
-    asked = Asked("Hopper-v5", "taac", ("mine.gin",), params, ("batch_size=32", *trial.words()), "2e4")
-    best.write(tmp_path / "best.gin", asked, trial, "taac sweep: 5 trials", "5, mean of final returns")
+    asked = RunRequest("Hopper-v5", "taac", ("mine.gin",), params, ("batch_size=32", *trial.words()), "2e4")
+    write_best(tmp_path / "best.gin", asked, trial, "taac sweep: 5 trials", "5, mean of final returns")
     found = load([str(tmp_path / "best.gin")])
     assert found.bound("Learner.learning_rate") == 0.003 and found.bound("ActorNetwork.hidden_layers") == (64, 64)
     assert found.bound("Intervals.num_env_steps") == 20000 and found.bound("create_environment.env_name") == "Hopper-v5"
@@ -438,21 +437,18 @@ def test_the_best_is_a_file_that_binds_what_the_trial_had(tmp_path, monkeypatch)
 
 
 def test_a_best_file_that_would_train_something_else_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(best, "_FLAGS", ("--task", "--num_env_steps"))
+    monkeypatch.setattr(sweeps, "_FLAGS", ("--task", "--num_env_steps"))
     trial = Trial(4, {"learning_rate": "0.003"}, "complete", 5.0)
-    asked = Asked("Hopper-v5", "taac", settings=tuple(trial.words()))
+    asked = RunRequest("Hopper-v5", "taac", settings=tuple(trial.words()))
     with pytest.raises(TaacError, match="does not bind what trial 4 had: learning_rate; use its config.gin".replace(".", r"\.")):
-        best.write(tmp_path / "best.gin", asked, trial, "told", "about")
+        write_best(tmp_path / "best.gin", asked, trial, "told", "about")
 
 
 def test_the_statement_says_what_tuning_took_in_a_line_that_reports_take(tmp_path):
     record = record_of(tmp_path)
     for trial in TRIALS:
         record.put(trial)
-    told = best.statement(Sweep(SEARCH), record, STEPS)
-    assert told == (
-        "taac sweep: 3 trials (1 pruned) x 3 seeds x 100 steps, 300 steps in all, mean of final returns, of x choice"
-    )
+    told = statement(Sweep(SEARCH), record, STEPS)
+    assert told == ("taac sweep: 3 trials (1 pruned) x 3 seeds x 100 steps, 300 steps in all, mean of final returns, of x choice")
     long = Sweep(tuple(f"setting_number_{n}=0..1" for n in range(50)))
-    assert len(best.statement(long, record, STEPS)) == 200
-    assert set(OBJECTIVES) == {"mean", "iqm", "area"}
+    assert len(statement(long, record, STEPS)) == 200

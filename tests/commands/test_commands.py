@@ -16,9 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from taac.errors import TaacError
 from taac.runs import own_runs
-from taac.runs.run_folder import RunFolder
 from taac.training.interruption import Interruption
 from tests import forked
 from tests.campaigns.launched import wait_for
@@ -77,7 +75,7 @@ def test_train_leaves_a_whole_run(trained):
     assert "TaacAlgorithm.td_loss = @TAACTDLoss()" in (folder / "config.gin").read_text()
 
 
-def test_play_records_demonstrations_that_train_learns_from(trained, tmp_path):
+def test_play_records_demonstrations(trained, tmp_path):
     folder, _ = trained
     play = ("play", "--root_dir", folder, "--num_episodes", 2, "--record_demonstrations", "d.npz")
     recorded = taac(*play, cwd=tmp_path)
@@ -85,15 +83,6 @@ def test_play_records_demonstrations_that_train_learns_from(trained, tmp_path):
     assert recorded.stdout.splitlines()[-1] == "d.npz: 2 episodes, 400 transitions"
     again = taac(*play, cwd=tmp_path)
     assert again.returncode == 1 and "d.npz exists; use a new name" in again.stderr
-
-    given = params("create_experiment.demonstrations = 'd.npz'", "create_environment.env_name = 'Pendulum-v1'")
-    files = ("--gin_file", "gin/tasks/simple_control.gin", "--gin_file", "gin/methods/sqil_sac.gin")
-    learnt = taac("train", "--root_dir", "sqil", *files, *given, cwd=tmp_path)
-    assert learnt.returncode == 0, learnt.stderr
-    (tmp_path / "d.npz").write_bytes((tmp_path / "d.npz").read_bytes()[:-100])
-    torn = taac("train", "--root_dir", "torn", *files, *given, cwd=tmp_path)
-    assert torn.returncode == 1 and "the demonstrations 'd.npz' cannot be read, the file may be damaged" in torn.stderr
-    assert not (tmp_path / "torn").exists()
 
 
 def test_the_saved_configuration_trains_the_same_run_again(trained, tmp_path):
@@ -244,8 +233,7 @@ def of_its_own(words, cwd):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
-def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number):
+def test_ctrl_c_stops_a_run_in_order_and_a_second_one_at_once(tmp_path):
     """With environments in processes of their own, which Ctrl-C reaches too."""
     words = ["train", "--root_dir", "run", "--gin_file", "experiments/smoke.gin"]
     words += params("num_env_steps = 100000", UNCOMPILED, "num_envs = 2", "create_environment.asynchronous = True")
@@ -267,8 +255,7 @@ def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number
         return process
 
     def ask_to_stop(process):
-        target = os.killpg if number == "SIGINT" else os.kill  # Ctrl-C goes to all of the terminal's foreground
-        target(process.pid, getattr(signal, number))
+        os.killpg(process.pid, signal.SIGINT)  # Ctrl-C goes to all of the terminal's foreground
 
     def told(process, words):
         return next((line for line in process.stderr if words in line), None) is not None
@@ -276,12 +263,12 @@ def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number
     watch = threading.Timer(300, give_up)
     watch.daemon = True
     watch.start()
-    process = start(of_its_own if number == "SIGINT" else forked.Process)
+    process = start(of_its_own)
     ask_to_stop(process)
     out, err = process.communicate()
     assert process.returncode == 75, err
     assert "Traceback" not in err and "stopped at once" not in err
-    assert f"{number} at" in err and "resumable: the same command continues" in err
+    assert "SIGINT at" in err and "resumable: the same command continues" in err
     (checkpoint,) = (tmp_path / "run" / "checkpoints").glob("*.json")
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
 
@@ -289,7 +276,7 @@ def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number
     hold.touch()
     wait_for((tmp_path / "held").exists, process)  # the iteration will not be finished
     ask_to_stop(process)
-    assert told(process, f"{number}: finishing this iteration")
+    assert told(process, "SIGINT: finishing this iteration")
     time.sleep(Interruption.SAME + 0.1)
     ask_to_stop(process)
     assert told(process, "stopped at once")
@@ -318,15 +305,12 @@ def stopped_in_order(folder):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_all_processes_of_a_run_stops_it_in_order(tmp_path, number):
-    """As a scheduler, `systemctl stop` or a terminal that is closed send it: environments have processes of their own."""
+def test_a_signal_to_all_processes_of_a_run_stops_it_in_order(tmp_path):
+    """As a terminal that is closed sends it: environments have processes of their own."""
     process = long_run(tmp_path, "num_envs = 2", "create_environment.asynchronous = True")
-    os.killpg(process.pid, number)
+    os.killpg(process.pid, signal.SIGHUP)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 75 and f"{number.name} at" in err, err
-    if number == signal.SIGTERM:  # at SIGHUP, Python's own resource tracker ends with words of its own
-        assert "Traceback" not in err
+    assert process.returncode == 75 and "SIGHUP at" in err, err
     assert stopped_in_order(tmp_path / "run")
 
 
@@ -368,7 +352,7 @@ SCRIPT = [str(Path(sys.executable).with_name("taac"))]
 
 
 # What keeps the folder out differs by entry, what is imported by command.
-@pytest.mark.parametrize("command, entry", [*((name, ["-m", "taac"]) for name in ("play", "plot", "report")), ("play", SCRIPT)])
+@pytest.mark.parametrize("command, entry", [("play", ["-m", "taac"]), ("report", ["-m", "taac"]), ("play", SCRIPT)])
 def test_modules_of_a_strangers_folder_are_not_imported(tmp_path, command, entry):
     for name in ("absl", "gin", "gymnasium", "imageio", "matplotlib", "numpy", "tensorboard", "torch", "tqdm"):
         (tmp_path / f"{name}.py").write_text("open('code_ran', 'w')")
@@ -411,38 +395,6 @@ def test_mujoco_logs_nothing_through_a_link(trained, tmp_path):
     assert (tmp_path / "mine").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (("report", "--output_dir", "file"), "--output_dir file exists and is no folder; give a folder"),
-        (("plot", "--output", "file/x.png"), "--output: the folder file exists and is no folder; give a folder"),
-        (("plot", "--output", "a\nb.png"), r"--output 'a\nb.png' holds line ends"),
-        (("play", "--timeline", "a\x1bb.png"), r"--timeline 'a\x1bb.png' holds line ends, control"),
-        (("play", "--record_demonstrations", "a\nb.npz"), r"--record_demonstrations 'a\nb.npz' holds line ends"),
-    ],
-)
-def test_outputs_that_cannot_be_are_refused_before_any_work(tmp_path, words, message):
-    (tmp_path / "file").write_text("mine")
-    result = taac(words[0], "--root_dir", "none", *words[1:], cwd=tmp_path)
-    assert result.returncode == 1 and message in result.stderr, result.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_method_without_a_name_is_drawn_without_it(trained, tmp_path):
-    """As wide as its first line, the film strip would take gigabytes."""
-    shutil.copytree(trained[0], tmp_path / "run")
-    about = json.loads((tmp_path / "run" / "run.json").read_text())
-    (tmp_path / "run" / "run.json").write_text(json.dumps({**about, "method": "x" * 100_000}))
-    files = "--film_strip", "strip.png", "--timeline", "time.png"
-    result = taac("play", "--root_dir", "run", "--num_episodes", 1, *files, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    from PIL import Image
-
-    for name in ("strip.png", "time.png"):
-        with Image.open(tmp_path / name) as picture:
-            assert picture.width < 2000
-
-
 def begun(folder, times):
     """Whether training has begun so many times: each writes an event file of its own."""
     return len(list(folder.glob("events.out.tfevents.*"))) >= times
@@ -453,37 +405,15 @@ def test_the_configuration_of_a_strangers_run_imports_nothing(trained, tmp_path)
     shutil.copytree(trained[0], folder)
     (tmp_path / "evil.py").write_text("open('code_ran', 'w')")
     text = (folder / "config.gin").read_text()
-    named = text.replace(
-        "create_environment.env_name = 'Pendulum-v1'", "create_environment.env_name = 'evil:Pendulum-v1'"
-    )
-    (tmp_path / "more.gin").write_text("import evil")
+    named = text.replace("create_environment.env_name = 'Pendulum-v1'", "create_environment.env_name = 'evil:Pendulum-v1'")
     assert named != text
-    for changed in ("import evil\n" + text, "from evil import x\n" + text, "include 'more.gin'\n" + text, named):
+    for changed in ("import evil\n" + text, named):
         (folder / "config.gin").write_text(changed)
         result = taac("play", "--root_dir", "run", "--num_episodes", 1, cwd=tmp_path)
         assert result.returncode == 1 and "give --trust" in result.stderr, result.stderr
         assert not (tmp_path / "code_ran").exists()
     result = taac("play", "--root_dir", "run", "--num_episodes", 1, "--trust", cwd=tmp_path)
     assert result.returncode == 0 and (tmp_path / "code_ran").exists()
-
-
-def test_a_strangers_configuration_has_ray_import_nothing(trained, tmp_path):
-    """`unittest.__main__` imports each test*.py of the working directory."""
-    pytest.importorskip("ray", reason="the extra 'ray' is not installed")
-    folder = shutil.copytree(trained[0], tmp_path / "run")
-    (tmp_path / "test_evil.py").write_text("open('code_ran', 'w')")
-    with open(folder / "config.gin", "a") as file:
-        file.write(
-            "\ncreate_environment.max_episode_steps = @x/create_experiment()\nx/create_environment.max_episode_steps = None\n"
-            "x/create_experiment.collectors = 1\nx/RemoteCollector.launcher = 'ray'\n"
-            "x/RemoteCollector.ray_address = 'unittest.__main__://x'\n"
-        )
-    for command in (("play", "--num_episodes", 1), ("export", "--output", "policy.onnx")):
-        result = taac(command[0], "--root_dir", "run", *command[1:], cwd=tmp_path)
-        assert result.returncode == 1 and "give --trust" in result.stderr, result.stderr
-    result = taac("train", "--extend", "--root_dir", "run", "--num_env_steps", 440, cwd=tmp_path)
-    assert result.returncode == 1 and "give --trust" in result.stderr, result.stderr
-    assert not (tmp_path / "code_ran").exists()
 
 
 def test_a_run_of_ones_own_environment_is_played_from_anywhere(tmp_path):
@@ -549,9 +479,7 @@ def test_play_draws_an_episode(trained):
     result = taac("play", "--root_dir", "run", "--num_episodes", 1, *sum(files.items(), ()), cwd=folder.parent)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-3:] == list(files.values())
-    bare = taac(
-        "play", "--root_dir", "run", "--num_episodes", 1, "--record_file", "bare.mp4", "--nooverlay", cwd=folder.parent
-    )
+    bare = taac("play", "--root_dir", "run", "--num_episodes", 1, "--record_file", "bare.mp4", "--nooverlay", cwd=folder.parent)
     assert bare.returncode == 0, bare.stderr
     assert bare.stdout.splitlines()[:-1] == result.stdout.splitlines()[:-3]
     import imageio_ffmpeg
@@ -562,7 +490,7 @@ def test_play_draws_an_episode(trained):
     refused = taac("play", "--root_dir", "run", "--timeline", "time.png", cwd=folder.parent)
     assert refused.returncode == 1 and "--timeline time.png exists" in refused.stderr
     shown = taac("play", "--help", cwd=folder.parent)
-    assert all(flag in shown.stdout for flag in ("--film_strip", "--timeline", "--[no]overlay"))
+    assert shown.returncode == 0 and all(flag in shown.stdout for flag in ("--film_strip", "--timeline", "--[no]overlay"))
 
 
 def test_plot_draws_picture_and_table(trained):
@@ -579,62 +507,29 @@ def test_plot_draws_picture_and_table(trained):
     assert ("evaluation/return", 400) in table and ("loss/critic", 400) in table
 
 
-def test_plot_draws_any_summaries_of_many_runs(trained, tmp_path):
+def test_plot_and_report_of_several_runs(trained, tmp_path):
+    """Two runs of different versions of torch: refused, until it is allowed."""
     for seed in range(2):
-        shutil.copytree(trained[0], tmp_path / "runs" / f"seed_{seed}")
-        about = json.loads((tmp_path / "runs" / f"seed_{seed}" / "run.json").read_text())
-        (tmp_path / "runs" / f"seed_{seed}" / "run.json").write_text(json.dumps({**about, "seed": seed}))
-    result = taac("plot", "--root_dir", "runs", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[-2:] == ["runs/plot.csv", "runs/plot.png"]
-    words = ["plot", "--root_dir", "runs/seed_0", "--root_dir", "runs/seed_1", "--tags", "loss/*,rollout/return"]
-    more = ["--x", "updates", "--smoothing", 50, "--output", "out/a.csv"]
-    result = taac(*words, *more, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[-1] == "out/a.csv"
+        folder = shutil.copytree(trained[0], tmp_path / "runs" / f"seed_{seed}")
+        run = json.loads((folder / "run.json").read_text())
+        versions = {**run["versions"], "torch": f"{seed}.0"}
+        (folder / "run.json").write_text(json.dumps({**run, "seed": seed, "versions": versions}))
+    before = listing(tmp_path / "runs")
+    plot = ["plot", "--root_dir", "runs/seed_0", "--root_dir", "runs/seed_1", "--tags", "loss/*,rollout/return", "--x", "updates"]
+    for command in (plot, ["report", "--root_dir", "runs"]):
+        refused = taac(*command, cwd=tmp_path)
+        assert refused.returncode == 1 and "torch" in refused.stderr and "--allow_mixed" in refused.stderr
+        assert "Traceback" not in refused.stderr and listing(tmp_path / "runs") == before
+    drawn = taac(*plot, "--allow_mixed", "--smoothing", 50, "--output", "out/a.csv", cwd=tmp_path)
+    assert drawn.returncode == 0 and drawn.stdout.splitlines()[-1] == "out/a.csv", drawn.stderr
     with open(tmp_path / "out" / "a.csv") as file:
         rows = list(csv.DictReader(file))
-    assert {r["tag"] for r in rows} >= {"loss/actor", "loss/critic", "loss/total", "rollout/return"}
+    assert {r["tag"] for r in rows} >= {"loss/actor", "loss/critic", "rollout/return"}
     assert {(r["method"], r["runs"], r["x"]) for r in rows} == {("taac", "2", "updates")}
-    assert {r["smoothing"] for r in rows} == {"mean of the run's points in the last 50 gradient steps"}
-    assert max(float(r["at"]) for r in rows) == 100
-    before = listing(tmp_path)
-    unknown = taac(*words, "--tags", "loss/crtic", "--output", "b.png", cwd=tmp_path)
-    assert unknown.returncode == 1 and "nearest: loss/critic" in unknown.stderr and "Traceback" not in unknown.stderr
-    about = json.loads((tmp_path / "runs" / "seed_1" / "run.json").read_text())
-    (tmp_path / "runs" / "seed_1" / "run.json").write_text(json.dumps({**about, "seed": 0}))
-    mixed = taac(*words, "--output", "b.png", cwd=tmp_path)
-    assert mixed.returncode == 1 and "more than once" in mixed.stderr and "--allow_mixed" in mixed.stderr
-    (tmp_path / "runs" / "seed_1" / "run.json").write_text(json.dumps(about))
-    assert listing(tmp_path) == before
-
-
-def test_report_compares_the_runs_that_exist(trained, tmp_path):
-    """A real run, and the same run of another version: refused, until it is allowed."""
-    for seed in range(2):
-        shutil.copytree(trained[0], tmp_path / "runs" / f"seed_{seed}")
-    other = tmp_path / "runs" / "seed_1" / "run.json"
-    run = json.loads(other.read_text())
-    other.write_text(json.dumps({**run, "seed": 1, "versions": {**run["versions"], "torch": "1.0"}}))
-    before = listing(tmp_path)
-    refused = taac("report", "--root_dir", "runs", cwd=tmp_path)
-    assert refused.returncode == 1 and "seed_1 has 1.0" in refused.stderr and "--allow_mixed" in refused.stderr
-    assert "Traceback" not in refused.stderr and listing(tmp_path) == before
-    result = taac("report", "--root_dir", "runs", "--allow_mixed", "--output_dir", "out", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert {"out/report.md", "out/report.html"} <= set(
-        result.stdout.splitlines()
-    ) and "warning: not comparable: version of torch" in result.stdout
-    content = json.loads((tmp_path / "out" / "report.json").read_text())
-    (method,) = content["tasks"][0]["methods"]
-    with open(trained[0] / "evaluations.csv") as file:
-        rows = list(csv.DictReader(file))[1:]  # without the one at step 0
-    assert content["tasks"][0]["task"] == "Pendulum-v1" and content["tasks"][0]["evaluations"] == 2
-    final = method["final"]["mean"]["estimate"]
-    assert final == pytest.approx(sum(float(r["return_mean"]) for r in rows) / 2)
-    saved = 1 - sum(float(r["decisions"]) for r in rows) / sum(float(r["length"]) for r in rows)
-    assert method["repetition"]["actor_calls_saved"]["mean"]["estimate"] == pytest.approx(saved)
-    assert {p: b for p, b in listing(tmp_path).items() if p.parts[0] == "runs"} == before
+    told = taac("report", "--root_dir", "runs", "--allow_mixed", "--output_dir", "out", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert {"out/report.md", "out/report.html"} <= set(told.stdout.splitlines())
+    assert "warning: not comparable: version of torch" in told.stdout and listing(tmp_path / "runs") == before
 
 
 def test_check_prints_what_would_be_trained(tmp_path):
@@ -651,90 +546,6 @@ def test_check_prints_what_would_be_trained(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-BAD = {
-    "unknown environment": (["create_environment.env_name = 'Pendulun-v1'"], "Pendulun"),
-    "discrete actions": (["create_environment.env_name = 'CartPole-v1'"], "discrete"),
-    "misspelt name": (["Trainer.batchsize = 3"], "did you mean 'batch_size'"),
-    "unused binding": (["SacAlgorithm.entropy_in_target = False"], "nothing in this experiment uses"),
-    "wrong type": (["batch_size = 'x'"], "wrong type"),
-    "unbounded box": (["create_environment.env_name = 'tests.toy_tasks:taac-test/Unbounded-v0'"], "unbounded"),
-}
-
-
-@pytest.mark.parametrize("kind", BAD)
-def test_bad_input_is_refused_before_any_work(tmp_path, kind):
-    bad, message = BAD[kind]
-    for command in (["train", "--root_dir", "run"], ["check"]):
-        result = taac(*command, "--gin_file", "experiments/smoke.gin", *params(*bad), cwd=tmp_path)
-        assert result.returncode == 1, result.stderr
-        assert message in result.stderr and "Traceback" not in result.stderr
-        assert len(result.stderr.strip().splitlines()) == 1, result.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "words, code, message",
-    [
-        ([], 2, "usage: taac"),
-        (["trian"], 2, "did you mean 'train'"),
-        (["train", "--gin_file", "experiments/smoke.gin"], 1, "--root_dir is missing"),
-        (["train", "--root_dir", "run"], 1, "--task and --method are missing"),
-        (["train", "--rootdir", "run"], 2, "rootdir"),
-        (["train", "run"], 2, "unexpected arguments run"),
-        (["train", "--root_dir", "run", "--gin_file", "nothing.gin"], 1, "nothing.gin"),
-        (["play", "--root_dir", "run"], 1, "holds no run"),
-        (["plot"], 1, "--root_dir is missing"),
-        (["plot", "--root_dir", "run"], 1, "is no folder"),
-        (["plot", "--root_dir", "."], 1, "holds no run"),
-        (["plot", "--root_dir", ".", "--output", "a.pdf"], 1, "must end in .png or .svg or .csv"),
-        (["plot", "--root_dir", ".", "--x", "steps"], 1, "--x must be one of env_steps, decisions, updates, wall_time"),
-        (["plot", "--root_dir", ".", "--smoothing", "-1"], 1, "--smoothing must be 0 or more"),
-        (["report"], 1, "--root_dir is missing"),
-        (["report", "--root_dir", "runs"], 1, "is no folder"),
-        (["report", "--root_dir", "."], 1, "holds no run"),
-        (["report", "--root_dir", ".", "--last_evaluations", "0"], 2, "last_evaluations"),
-        (["report", "--root_dir", ".", "--at_step", "-1"], 2, "at_step"),
-        (
-            ["report", "--root_dir", ".", "--diverged", "best"],
-            1,
-            "--diverged must be worst, leave_out or a finite return",
-        ),
-        (["play", "--root_dir", "run", "--record_file", "x.avi"], 1, ".gif or .mp4"),
-        (["play", "--root_dir", "run", "--num_episodes", "0"], 2, "num_episodes"),
-    ],
-)
-def test_calls_that_make_no_sense(tmp_path, words, code, message):
-    result = taac(*words, cwd=tmp_path)
-    assert result.returncode == code
-    assert message in result.stdout + result.stderr and "Traceback" not in result.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_help_lists_every_command(tmp_path):
-    from taac.commands.main import COMMANDS
-
-    result = taac("--help", cwd=tmp_path)
-    assert result.returncode == 0 and all(name in result.stdout for name in COMMANDS)
-
-
-@pytest.mark.parametrize(
-    "command, flag", [("train", "gin_param"), ("play", "record_file"), ("plot", "root_dir"), ("report", "anchors")]
-)
-def test_help_of_a_command_lists_its_flags(tmp_path, command, flag):
-    result = taac(command, "--help", cwd=tmp_path)
-    assert result.returncode == 0 and f"--{flag}" in result.stdout
-
-
-def test_help_whose_reader_has_gone_ends_quietly(tmp_path):
-    """As with `taac train --help | head -1`, but with the pipe closed before anything is printed."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "w") as nobody:
-        words = [sys.executable, "-m", "taac", "train", "--help"]
-        result = subprocess.run(words, stdout=nobody, stderr=subprocess.PIPE, cwd=tmp_path)
-    assert result.returncode == 0 and result.stderr == b""
-
-
 def test_a_run_killed_before_it_was_marked_finished_is_marked_then(trained, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(trained[0], folder)
@@ -747,24 +558,14 @@ def test_a_run_killed_before_it_was_marked_finished_is_marked_then(trained, tmp_
 
 
 def test_a_gin_file_imports_a_module_from_the_working_directory(tmp_path):
-    """An environment and an algorithm with a summary of its own, in worker processes too."""
+    """Whose environment is made in worker processes, too."""
     (tmp_path / "mine.py").write_text(
-        "import gin, gymnasium\n"
-        "from gymnasium.envs.classic_control import PendulumEnv\n"
-        "from taac.algorithms import TaacAlgorithm\n"
+        "import gymnasium\nfrom gymnasium.envs.classic_control import PendulumEnv\n"
         "gymnasium.register('Mine-v0', PendulumEnv, max_episode_steps=50)\n"
-        "@gin.configurable\n"
-        "class MyAlgorithm(TaacAlgorithm):\n"
-        "    def calc_loss(self, experience, info):\n"
-        "        loss = super().calc_loss(experience, info)\n"
-        "        return loss._replace(extra={**loss.extra, 'mine/answer': loss.loss.detach().mean()})\n"
-        "    def summary_tags(self):\n"
-        "        return {'mine/answer': 'a mean'}\n"
     )
     (tmp_path / "mine.gin").write_text(
         "import mine\ninclude 'experiments/smoke.gin'\n"
         "create_environment.env_name = 'Mine-v0'\ncreate_environment.asynchronous = True\nnum_envs = 2\n"
-        "create_agent.algorithm_ctor = @MyAlgorithm\n"
     )
     # As the installed `taac` command does: the script's folder, not the working one, is on the path.
     code = "import sys; sys.path = [p for p in sys.path if p]; from taac.commands.main import main; main()"
@@ -776,18 +577,6 @@ def test_a_gin_file_imports_a_module_from_the_working_directory(tmp_path):
         cwd=tmp_path, env=environment, capture_output=True, text=True,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    from taac.analysis.readers import events
-
-    assert "mine/answer" in events.read(tmp_path / "run").scalars
-
-
-def test_nan_reward_stops_the_run_and_says_where(tmp_path):
-    breaks = "create_environment.env_name = 'tests.toy_tasks:taac-test/BreaksDown-v0'"
-    result = train("run", tmp_path, breaks, "Evaluator.initial_evaluation = False")
-    assert result.returncode == 1
-    assert "not finite" in result.stderr and "number 0 of 1" in result.stderr and "step" in result.stderr
-    run = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert run["status"] == "failed" and run["error"] in result.stderr
 
 
 def test_an_algorithm_that_fails_while_it_learns_leaves_a_failed_run_and_a_traceback(tmp_path):
@@ -818,35 +607,15 @@ def test_a_short_command_whose_reader_has_gone_ends_without_a_word(tmp_path):
     assert (result.stdout, result.stderr) == ("0\n", "")
 
 
-@pytest.mark.parametrize("closed, shown", [(">&-", ""), ("2>&-", "taac "), ("<&- >&- 2>&-", ""), ("1</dev/null", "")])
-@pytest.mark.parametrize("words", ["--version", "list", "list --help"])
+@pytest.mark.parametrize(
+    "words, closed, shown",
+    [("list", ">&-", ""), ("list", "2>&-", "methods"), ("--version", "<&- >&- 2>&-", ""), ("list", "1</dev/null", "")],
+)
 def test_a_closed_stream_ends_no_command(tmp_path, words, closed, shown):
-    if words == "list" and shown:
-        shown = "methods, for --method"
     command = f"{shlex.quote(sys.executable)} -m taac {words} {closed}; exit $?"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     result = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "") and result.stdout.startswith(shown)
-
-
-@pytest.mark.parametrize("resumed", [None, "x", {"a": 1}])
-def test_a_list_of_resumptions_that_is_none_is_begun_again(trained, tmp_path, resumed):
-    shutil.copytree(trained[0], tmp_path / "run")
-    about = json.loads((tmp_path / "run" / "run.json").read_text())
-    (tmp_path / "run" / "run.json").write_text(json.dumps({**about, "status": "running", "resumed": resumed}))
-    result = train("run", tmp_path)
-    assert result.returncode == 0 and "Traceback" not in result.stderr, result.stderr
-    held = json.loads((tmp_path / "run" / "run.json").read_text())["resumed"]
-    assert [entry["env_steps"] for entry in held] == [about["env_steps"]]
-    assert "versions" not in held[0]  # which are those that it was begun with
-
-
-@pytest.mark.parametrize("versions", [None, "taac", 3])
-def test_a_run_json_alone_that_names_no_versions_is_no_run(tmp_path, versions):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "run.json").write_text(json.dumps({"versions": versions}))
-    with pytest.raises(TaacError, match="holds no run of taac"):
-        RunFolder(tmp_path / "run").open("a = 1\n")
 
 
 def test_short_flags_choose_the_folder_and_check_tells_what_they_stand_for(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import sys
 
 import pytest
@@ -14,7 +15,7 @@ from taac.commands.main import main
 from taac.runs import durable
 from tests.analysis.campaigns import make_run
 
-TASK, METHOD = "gin/tasks/simple_control.gin", "gin/methods/taac.gin"
+TASK, METHOD = "gin/tasks/simple_control.gin", "gin/methods/sac.gin"
 TRAIN = ["train", "--task", "Pendulum-v1", "--method", "taac"]
 CHECK = ["check", "--gin_file", TASK, "--gin_file", METHOD, "--gin_param"]
 SWEEP = ["sweep", "--root_dir", "S", "--task", "Pendulum-v1", "--method", "sac"]
@@ -152,6 +153,30 @@ MISTAKES = {
     ),
     "a folder without its flag": (["play", "runs/x"], ["unexpected arguments runs/x; use flags only, such as --"]),
     "words instead of flags": (["train", "Pendulum-v1", "taac"], ["unexpected arguments", "such as --task Pendulum-v1"]),
+    "nothing to compare": (COMPARE[:-1], ["--methods is missing", "Comparison.methods"]),
+    "no folder of a run": (["play", "--root_dir", "run"], ["holds no run"]),
+    "a video of another kind": (["play", "--root_dir", "run", "--record_file", "x.avi"], [".gif or .mp4"]),
+    "no episodes": (["play", "--root_dir", "run", "--num_episodes", "0"], ["num_episodes"]),
+    "a picture with control characters": (["play", "--timeline", "a\x1bb.png"], [r"'a\x1bb.png' holds line ends"]),
+    "a folder that no line can name": (["check", "--root_dir", "a\nb", *TRAIN[1:]], ["--root_dir 'a\\nb' holds line ends"]),
+    "a misspelt environment to check": (["check", "--env_name", "Pendulun-v1"], ["doesn't exist"]),
+    "no batch to explain": (["check", "--batch", "nothing.json"], ["nothing.json cannot be read"]),
+    "a plot of nothing": (["plot"], ["--root_dir is missing"]),
+    "a plot of no folder": (["plot", "--root_dir", "run"], ["is no folder"]),
+    "a plot of an empty folder": (["plot", "--root_dir", "."], ["holds no run"]),
+    "a plot of another kind": (["plot", "--root_dir", ".", "--output", "a.pdf"], ["must end in .png or .svg or .csv"]),
+    "a plot in a file": (["plot", "--root_dir", ".", "--output", "/dev/null/x.png"], ["/dev/null exists and is no folder"]),
+    "another axis": (["plot", "--root_dir", ".", "--x", "steps"], ["--x must be one of env_steps, decisions, updates, wall"]),
+    "negative smoothing": (["plot", "--root_dir", ".", "--smoothing", "-1"], ["--smoothing must be 0 or more"]),
+    "a report of an empty folder": (["report", "--root_dir", "."], ["holds no run"]),
+    "a report in a file": (["report", "--root_dir", ".", "--output_dir", "/dev/null"], ["/dev/null exists and is no folder"]),
+    "no evaluations to report": (["report", "--root_dir", ".", "--last_evaluations", "0"], ["last_evaluations"]),
+    "another value of a diverged run": (
+        ["report", "--root_dir", ".", "--diverged", "best"], ["--diverged must be worst, leave_out or a finite return"],
+    ),
+    "an unbounded action space": (
+        ["check", "--task", "tests.toy_tasks:taac-test/Unbounded-v0", "--method", "sac"], ["unbounded"],
+    ),
 }  # fmt: skip
 
 
@@ -162,6 +187,25 @@ def test_a_mistake_is_named_and_leaves_nothing(call, tmp_path, mistake):
     assert code in (1, 2) and "Traceback" not in printed
     assert all(text in printed for text in told), printed
     assert os.listdir(tmp_path) == []
+
+
+def test_what_check_prints(call):
+    code, printed = call("check", "--env_name", "Pendulum-v1")
+    assert code == 0 and "can be trained on" in printed
+    code, printed = call(*CHECK, "gamma = 0.5")
+    assert code == 0 and re.search(r"^gamma = 0.5 +# --gin_param$", printed, re.M)
+    assert re.search(r"^BaseTDLoss.gamma = %gamma +# .*gin/", printed, re.M) and "what looks wrong: nothing" in printed
+    assert "90000 updates in all, 0.9 a step of the whole run; 512 frames are replayed for each" in printed
+    ratio = ["UpdateRatio.updates_per_env_step = @LinearSchedule()", "LinearSchedule.start = 0.0", "LinearSchedule.end = 1.0"]
+    params = [word for param in (*ratio, "LinearSchedule.env_steps = 100000") for word in ("--gin_param", param)]
+    given = ["--set", "hidden_layers=8,", "--set", "beta_min_prob=0.1", "--set", "initial_collect_steps=10000", *params]
+    code, printed = call("check", "--task", "Pendulum-v1", "--method", "sac", *given)
+    # Actor: 3x8+8, and two heads 8x1+1. Critics, two: 4x8+8, 8x1+1. The temperature. Targets are not trained.
+    assert f"SacAlgorithm on cpu, {32 + 2 * 9 + 2 * (40 + 9) + 1} trainable parameters" in printed
+    # The area below the line from 0 to 1, from 10000 to 100000 steps: 49500.
+    assert "updates per environment step: 0.55, after 10000 steps" in printed
+    assert "  49500 updates in all, 0.495 a step" in printed
+    assert "what looks wrong:\n  --set: beta_min_prob = 0.1 has no effect" in printed
 
 
 def test_what_is_no_mistake(call):

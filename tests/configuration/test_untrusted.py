@@ -10,9 +10,6 @@ import pytest
 import torch
 
 from taac import configuration
-from taac.campaigns import comparison
-from taac.campaigns.run import Run
-from taac.commands import train
 from taac.configuration import gin_state, untrusted
 from taac.errors import NotTrusted, TaacError
 from taac.runs import own_runs
@@ -139,25 +136,6 @@ def test_a_file_that_is_exchanged_between_check_and_use_imports_nothing(tmp_path
         own_runs.note(folder.path, folder.config.read_text(), [])
     exchanges(monkeypatch, *((own_runs, "allow_imports") if mine else (gin_state, "statements")), folder.config)
     load_saved(folder.path).environment.close()
-
-
-def test_a_run_that_is_extended_is_loaded_from_the_text_that_was_checked(tmp_path, trained, monkeypatch, evil):
-    folder = RunFolder(shutil.copytree(trained, tmp_path / "run"))
-    own_runs.note(folder.path, folder.config.read_text(), [])
-    exchanges(monkeypatch, own_runs, "allow_imports", folder.config)
-    monkeypatch.setattr(train.flags, "root_dir", lambda: str(folder.path))
-    read = train._own_config(True, False)
-    configuration.Asked(gin_files=(read,), settings=("num_env_steps=900",)).load()
-
-
-def test_a_folder_that_is_compared_is_read_once(tmp_path, monkeypatch, evil):
-    path = tmp_path / "T" / "sac" / "seed_0" / "config.gin"
-    path.parent.mkdir(parents=True)
-    asked = configuration.Asked("Pendulum-v1", "sac")
-    path.write_text("".join(f"{b.line}\n" for b in asked.load().bindings.values()))
-    exchanges(monkeypatch, gin_state, "statements", path)
-    assert comparison.other_settings(Run("T", "sac", 0, path.parent, (), asked)) == []
-    assert path.read_text().startswith(EVIL)
 
 
 def test_what_is_compared_is_not_bound(evil):

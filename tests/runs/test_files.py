@@ -337,7 +337,7 @@ def test_terminals_are_shown_what_they_would_obey(text, shown):
 @pytest.mark.parametrize("channel", [os.pipe, os.openpty])
 def test_a_run_goes_on_when_nobody_can_read_what_it_says(monkeypatch, channel):
     """Ctrl-C ends `tee` too, and a job that was disowned outlives its terminal."""
-    from taac.commands.broken_pipe import BrokenPipeTolerant
+    from taac.commands.main import BrokenPipeTolerant
     from taac.training.progress_bar import ProgressBar
 
     reader, writer = channel()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taac import configuration
-from taac.configuration import Asked
+from taac.configuration import RunRequest
 from taac.demonstrations.episode_files import EpisodeWriter
 from taac.environments.create import create_environment
 from taac.machine import products
@@ -110,7 +110,7 @@ def test_rewards_less_their_mean_where_episodes_terminate(normalized):
     ],
 )
 def test_environments_that_divide_the_updates(task, settings, warned):
-    lines = describe(Asked(task, "sac", settings=("hidden_layers=8,", "num_env_steps=30000", *settings)))
+    lines = describe(RunRequest(task, "sac", settings=("hidden_layers=8,", "num_env_steps=30000", *settings)))
     assert any("num_envs = 8 divides the updates by 8, to 0.125 a step" in line for line in lines) == warned
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from taac import configuration
-from taac.configuration import Asked
+from taac.configuration import RunRequest
 from taac.errors import DivergedError, Interrupted, RankLost, TaacError
 from taac.runs.run_folder import RunFolder
 from taac.training import conduct
@@ -44,7 +44,7 @@ def conducted(folder, extend=False, keep=stops, begin=stops):
 
 
 def test_the_folder_of_a_run_for_which_none_is_given():
-    asked = Asked("Pendulum-v1", "taac")
+    asked = RunRequest("Pendulum-v1", "taac")
     for params, seed in (([], 0), (["create_experiment.seed = %mine", "mine = 3"], 3)):
         found = conduct.default_folder(asked, configuration.load([], params))
         assert found == Path(f"runs/Pendulum-v1/taac/seed_{seed}")
@@ -57,7 +57,7 @@ def test_two_lines_say_where_settings_are_from_and_which_decide(tmp_path):
         ("Pendulum-v1", (), "gin/tasks/default.gin (no task file names this environment), gin/methods/taac.gin"),
         ("MountainCarContinuous-v0", (str(own),), f"gin/tasks/simple_control.gin, {own}, gin/methods/taac.gin"),
     ):
-        loaded = Asked(task, "taac", gin_files, settings=("learning_rate=0.001", "hidden_layers=8,")).load()
+        loaded = RunRequest(task, "taac", gin_files, settings=("learning_rate=0.001", "hidden_layers=8,")).load()
         trainer = configuration.build(create_experiment)
         trainer.close()
         lines = conduct.headline(trainer, loaded, configuration.operative_config())

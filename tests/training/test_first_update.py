@@ -9,7 +9,7 @@ import torch
 from taac import configuration
 from taac.acting.evaluation import evaluate
 from taac.algorithms import Algorithm, SacAlgorithm
-from taac.configuration import Asked
+from taac.configuration import RunRequest
 from taac.errors import TaacError
 from taac.training import experiment
 from taac.training.description import describe
@@ -21,7 +21,7 @@ SMALL = ("hidden_layers=8,", "replay_length=500", "evaluation_envs=2")
 
 
 def build(algorithm=None, method="sac", task="Pendulum-v1"):
-    Asked(task, method, settings=SMALL).load()
+    RunRequest(task, method, settings=SMALL).load()
     if algorithm is not None:
         with gin.unlock_config():
             gin.bind_parameter("create_agent.algorithm_ctor", algorithm)
@@ -126,7 +126,7 @@ class FlatBatches(SacAlgorithm):
 
 def test_taac_check_tells_how_the_first_update_fails():
     settings = (*SMALL, "create_agent.algorithm_ctor=@tests.first_update.FlatBatches")
-    lines = describe(Asked("Pendulum-v1", "sac", settings=settings))
+    lines = describe(RunRequest("Pendulum-v1", "sac", settings=settings))
     told = [line for line in lines if "FlatBatches fails to learn from blank frames, so its first update may fail" in line]
     assert len(told) == 1 and "too many values to unpack" in told[0] and f"in calc_loss, {__file__}:" in told[0]
     assert lines.index("what looks wrong:") + 1 == lines.index(told[0])

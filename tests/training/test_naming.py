@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taac import configuration
-from taac.configuration import naming
+from taac.configuration import run_request
 from taac.errors import TaacError
 from taac.training import experiment
 from tests.methods import FILES
@@ -39,16 +39,16 @@ def test_every_shipped_method_file_binds_its_name(name):
 def test_where_the_name_is_from(tmp_path, file, content, params, expected):
     (tmp_path / "methods").mkdir()
     (tmp_path / file).write_text(content)
-    assert bound(naming.load([TASK, str(tmp_path / file)], params)) == expected
+    assert bound(run_request.load_named([TASK, str(tmp_path / file)], params)) == expected
 
 
 def test_of_several_method_files_the_last_counts(tmp_path, monkeypatch):
-    assert bound(naming.load([TASK, "gin/methods/taac.gin", "gin/methods/sac.gin"])) == "sac"
-    assert bound(naming.load([TASK, "gin/methods/taac.gin", "gin/cloning.gin"])) == "taac"
+    assert bound(run_request.load_named([TASK, "gin/methods/taac.gin", "gin/methods/sac.gin"])) == "sac"
+    assert bound(run_request.load_named([TASK, "gin/methods/taac.gin", "gin/cloning.gin"])) == "taac"
     monkeypatch.chdir(tmp_path)
     (tmp_path / "methods").mkdir()
     (tmp_path / "methods" / "mine.gin").write_text("include 'gin/methods/taac.gin'")
-    assert bound(naming.load([TASK, "methods/mine.gin"])) == "mine"
+    assert bound(run_request.load_named([TASK, "methods/mine.gin"])) == "mine"
 
 
 def test_of_two_method_files_without_a_name_the_last_gives_its_own(tmp_path):
@@ -56,11 +56,11 @@ def test_of_two_method_files_without_a_name_the_last_gives_its_own(tmp_path):
     files[0].parent.mkdir()
     for file in files:
         file.write_text("include 'gin/taac_base.gin'")
-    assert bound(naming.load([TASK, *map(str, files)], SMALL)) == "second"
+    assert bound(run_request.load_named([TASK, *map(str, files)], SMALL)) == "second"
 
 
 def operative(*files, params=()):
-    naming.load([*files], [*SMALL, *params] if TASK in files else params)
+    run_request.load_named([*files], [*SMALL, *params] if TASK in files else params)
     configuration.build(experiment.create_experiment).close()
     return configuration.operative_config()
 
@@ -71,7 +71,7 @@ def test_the_saved_configuration_keeps_the_name(tmp_path):
     mine.write_text("include 'gin/methods/sac.gin'")
     (tmp_path / "config.gin").write_text(operative(TASK, str(mine)))
     assert "create_experiment.method = 'mine'\n" in (tmp_path / "config.gin").read_text()
-    assert bound(naming.load([str(tmp_path / "config.gin")])) == "mine"
+    assert bound(run_request.load_named([str(tmp_path / "config.gin")])) == "mine"
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201, "\x1b[2J"])

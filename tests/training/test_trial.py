@@ -5,32 +5,32 @@ from __future__ import annotations
 import pytest
 import torch
 
-from taac.configuration import Asked
+from taac.configuration import RunRequest
 from taac.errors import TaacError
 from taac.training.trial import check_buildable
 
 
 @pytest.mark.parametrize("here", [True, False])
 def test_a_method_that_does_not_fit_the_task_is_refused(here):
-    check_buildable(Asked("Pendulum-v1", "taac"), here)
+    check_buildable(RunRequest("Pendulum-v1", "taac"), here)
     with pytest.raises(TaacError, match="taac on CartPole-v1: TaacAlgorithm needs a continuous action space"):
-        check_buildable(Asked("CartPole-v1", "taac"), here)
+        check_buildable(RunRequest("CartPole-v1", "taac"), here)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
 def test_devices_matter_only_where_the_run_will_be():
-    asked = Asked("Pendulum-v1", "sac", settings=("create_experiment.device=cuda",))
+    asked = RunRequest("Pendulum-v1", "sac", settings=("create_experiment.device=cuda",))
     check_buildable(asked, here=False)
     with pytest.raises(TaacError, match=r"device .cuda. is not available"):
         check_buildable(asked, here=True)
 
 
 def test_no_buffer_of_full_length_is_made():
-    check_buildable(Asked("Pendulum-v1", "sac", settings=("replay_length=1000000000000000",)), here=True)
+    check_buildable(RunRequest("Pendulum-v1", "sac", settings=("replay_length=1000000000000000",)), here=True)
 
 
 def test_settings_that_nothing_uses_and_missing_demonstrations_are_refused():
     with pytest.raises(TaacError, match="nothing in this experiment uses"):
-        check_buildable(Asked("Pendulum-v1", "sac", settings=("max_repeat_steps=3",)), here=True)
+        check_buildable(RunRequest("Pendulum-v1", "sac", settings=("max_repeat_steps=3",)), here=True)
     with pytest.raises(TaacError, match="learns from demonstrations"):
-        check_buildable(Asked("Pendulum-v1", "sqil_sac"), here=True)
+        check_buildable(RunRequest("Pendulum-v1", "sqil_sac"), here=True)

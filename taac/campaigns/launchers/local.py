@@ -24,11 +24,7 @@ PATIENCE = 120.0  # seconds that a stopped run has to save
 
 
 class LocalProcesses:
-    """Starts each run at once in its own process.
-
-    Args:
-        environment: variables of these processes beside the present ones.
-    """
+    """Starts each run at once in its own process, with variables of `environment` beside the present ones."""
 
     interval, attempts = 0.5, 4
 
@@ -93,7 +89,7 @@ def cores(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/c
 
     Args:
         cgroups: where the control groups are mounted.
-        own: the file that lists the control groups of this process.
+        own: the file that lists those of this process.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min([float(allowed), *_quotas(cgroups, own)])))

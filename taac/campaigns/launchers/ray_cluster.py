@@ -50,22 +50,16 @@ class RayCluster:
         self._root_dir = Path(root_dir).resolve()
         self._running: dict[Any, Run] = {}
         self._logged: dict[Run, int] = {}  # size of the log when the run was submitted
-        self._begun: set[Run] = set()
 
     def begin(self, run: Run) -> None:
         self._root_dir.mkdir(parents=True, exist_ok=True)
         self._logged[run] = _size(run.log)
-        self._begun.discard(run)
         # File names are relative to the folder in which `taac compare` was called.
-        task = self._train.remote(
-            run.command[1:], os.path.abspath(run.log), os.getcwd(), str(self._root_dir), self._environment
-        )
-        self._running[task] = run
+        folders = os.getcwd(), str(self._root_dir)
+        self._running[self._train.remote(run.command[1:], os.path.abspath(run.log), *folders, self._environment)] = run
 
     def begun(self, run: Run) -> bool:
-        if run not in self._begun and _size(run.log) > self._logged[run]:  # the first line it writes says where it runs
-            self._begun.add(run)
-        return run in self._begun
+        return _size(run.log) > self._logged[run]  # the first line it writes says where it runs
 
     def ended(self) -> list[tuple[Run, Outcome]]:
         if not self._running:
@@ -92,20 +86,13 @@ class RayCluster:
 
 
 def train(words: Sequence[str], log: str, folder: str, root_dir: str, environment: Mapping[str, str]) -> int:
-    """Trains one run on a machine of the cluster. Stops it if this task is cancelled.
+    """Trains one run on a machine of the cluster, and returns its exit code. Stops it if this task is cancelled.
 
     Args:
         words: the command without the interpreter, since each machine uses its own.
-        log: file to which its output is appended.
         folder: working directory.
-        root_dir: a folder that must exist on this machine.
+        root_dir: a folder that must exist on this machine, too.
         environment: variables of the run beside this machine's.
-
-    Returns:
-        The exit code of the run.
-
-    Raises:
-        TaacError: this machine does not see `folder` or `root_dir`.
     """
     for path in (folder, root_dir):
         if not Path(path).is_dir():
@@ -123,7 +110,6 @@ def train(words: Sequence[str], log: str, folder: str, root_dir: str, environmen
 
 
 def _check_share(flag: str, share: float) -> None:
-    """Refuses a share that Ray cannot give: below 0, a fraction above 1, or finer than a ten-thousandth."""
     if not 0 <= share < 10_000 or (share > 1 and share != int(share)) or round(share, 4) != share:
         raise TaacError(
             f"{flag} must be 0 or more, a whole number above 1, and have at most 4 decimals, such as 0.5 or 2; got {share:g}"

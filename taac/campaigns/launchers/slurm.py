@@ -89,9 +89,7 @@ class SlurmArray:
             if not option.startswith("-") or "\n" in option:
                 raise TaacError(f"SlurmArray.options must be options of sbatch such as '--account=me', got '{option}'")
         if time is not None and _seconds(time) < NOTICE + 180:
-            raise TaacError(
-                f"SlurmArray.time must be 5 minutes or more, got '{time}': the last {NOTICE} seconds are for saving"
-            )
+            raise TaacError(f"SlurmArray.time must be 5 minutes or more, got '{time}': the last {NOTICE} seconds are for saving")
         self.setup = setup
         asked = {"partition": partition, "time": time, "mem": mem, "cpus-per-task": cpus, "gres": gres}
         self.options = [*(f"--{name}={value}" for name, value in asked.items() if value is not None), *options]

@@ -14,7 +14,7 @@ from taac import nest, specs
 from taac.acting.collecting import Collecting, Frames
 from taac.acting.explorers import Explorer
 from taac.algorithms.agent import Agent
-from taac.configuration import carried
+from taac.configuration import gin_state
 from taac.data_structures import FIRST, LAST, Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed, TaacError
@@ -93,7 +93,7 @@ class RemoteCollector(Collecting):
         self._version: int | None = None  # updates in them; None before the first
         self._given_up = False
         self._staleness: list[int] = []
-        configuration = carried.carried()  # now: gin has one configuration for the whole process
+        configuration = gin_state.portable()  # now: gin has one configuration for the whole process
         self.pool = Pool(
             number, _launcher(launcher, ray_address, number),
             lambda own: worker.Plan(configuration, build, self._share, own, uniform_steps, explorer),

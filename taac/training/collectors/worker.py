@@ -19,7 +19,7 @@ from taac.acting.explorers import Explorer
 from taac.acting.metrics import Episode
 from taac.acting.random_numbers import RandomNumbers, seed_generators
 from taac.algorithms.agent import Agent
-from taac.configuration.carried import Carried
+from taac.configuration.gin_state import PortableConfig
 from taac.data_structures import Experience, Nest
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed, TaacError
@@ -34,7 +34,7 @@ Arrays = dict[str, np.ndarray]
 class Plan(NamedTuple):
     """What a collector is made from."""
 
-    configuration: Carried
+    configuration: PortableConfig
     build: Callable[[int], tuple[VectorEnvironment, Agent]]  # called with the number of environments
     num_envs: int
     seed: int

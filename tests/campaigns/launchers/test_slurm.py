@@ -15,7 +15,7 @@ import pytest
 from taac.campaigns.comparison import Comparison
 from taac.campaigns.launchers import slurm
 from taac.campaigns.run import Run
-from taac.configuration import Asked
+from taac.configuration import RunRequest
 from taac.errors import TaacError
 from tests.campaigns.launched import POINT, SMALL, compare, compared, evaluations, finish, processes, wait_for
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="SLURM's sc
 
 
 def array_of(root, params=(), methods=("taac",), **options):
-    runs = Comparison(methods, (POINT,), seeds=1).plan(root, Asked(gin_params=(*SMALL, *params)))
+    runs = Comparison(methods, (POINT,), seeds=1).plan(root, RunRequest(gin_params=(*SMALL, *params)))
     script = Path(root) / "compare.sbatch"
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(slurm.SlurmArray(**options).script(runs, root))
@@ -56,24 +56,19 @@ def command(folder, name, text):
     (folder / name).chmod(0o755)
 
 
-def test_a_task_that_is_stopped_twice_and_run_again_ends_with_the_same_bits(tmp_path, slurm_commands):
+def test_a_task_that_is_stopped_and_run_again_ends_with_the_same_bits(tmp_path, slurm_commands):
     assert compared(tmp_path / "whole", methods="taac")[0] == 0
     runs, script = array_of(tmp_path / "stopped")
-    called = slurm_commands / "scontrol.called"
-    for times, number in enumerate((signal.SIGTERM, signal.SIGUSR1), 1):
-        task = start(script, 0, slurm_commands)
-        # The second begins with a checkpoint; each training writes an event file of its own.
-        wait_for(lambda times=times: len(list(runs[0].folder.glob("events.out.tfevents.*"))) == times, task)
-        wait_for(lambda: any(runs[0].folder.glob("checkpoints/*.json")), task)
-        task.send_signal(number)
-        code, _, _ = finish(task)
-        assert code == 75 and not runs[0].finished()
-        assert not processes(str(tmp_path / "stopped"))
-        # SLURM requeues a task that it preempts; near the time limit the task has to ask for it.
-        assert (called.read_text() if called.exists() else "") == ("requeue 77\n" if number == signal.SIGUSR1 else "")
+    task = start(script, 0, slurm_commands)
+    wait_for(lambda: any(runs[0].folder.glob("checkpoints/*.json")), task)
+    task.send_signal(signal.SIGUSR1)
+    code, _, _ = finish(task)
+    assert code == 75 and not runs[0].finished()
+    assert not processes(str(tmp_path / "stopped"))
+    assert (slurm_commands / "scontrol.called").read_text() == "requeue 77\n"
     assert finish(start(script, 0, slurm_commands))[0] == 0 and runs[0].finished()
     assert evaluations(tmp_path / "stopped") == evaluations(tmp_path / "whole")
-    assert runs[0].log.read_text().count("=== ") == 3 and "SLURM 77" in runs[0].log.read_text()
+    assert runs[0].log.read_text().count("=== ") == 2 and "SLURM 77" in runs[0].log.read_text()
 
 
 def test_a_finished_task_does_nothing_and_an_unknown_one_is_refused(tmp_path):
@@ -102,13 +97,16 @@ def test_a_task_that_fails_says_so_and_setup_lines_come_before(tmp_path):
     assert lines[1] == "set up 77" and runs[0].error().startswith("taac train: ")
 
 
-def test_a_signal_during_set_up_starts_nothing(tmp_path, slurm_commands):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_during_set_up_starts_nothing(tmp_path, slurm_commands, number):
+    """SLURM requeues a task that it preempts; near the time limit the task has to ask for it."""
     runs, script = array_of(tmp_path, setup=(f"touch {tmp_path}/on; sleep 1",))
     task = start(script, 0, slurm_commands)
     wait_for((tmp_path / "on").exists, task)
-    task.send_signal(signal.SIGUSR1)
+    task.send_signal(number)
     assert finish(task)[0] == 75 and not runs[0].folder.exists()
-    assert (slurm_commands / "scontrol.called").read_text() == "requeue 77\n"
+    called = slurm_commands / "scontrol.called"
+    assert (called.read_text() if called.exists() else "") == ("requeue 77\n" if number == signal.SIGUSR1 else "")
 
 
 def test_a_task_is_not_requeued_for_ever(tmp_path, slurm_commands):
@@ -117,6 +115,15 @@ def test_a_task_is_not_requeued_for_ever(tmp_path, slurm_commands):
     wait_for((tmp_path / "on").exists, task)
     task.send_signal(signal.SIGUSR1)
     assert finish(task)[0] == 75 and not (slurm_commands / "scontrol.called").exists()
+
+
+def test_names_that_slurm_or_the_shell_would_read_otherwise(tmp_path):
+    """SLURM replaces %j and the like in the name of the output, and reads %% as one of them."""
+    script = slurm.SlurmArray().script([], tmp_path / "at 50%job")
+    assert f"\n#SBATCH --output='{tmp_path}/at 50%%job/slurm'/%A_%a.out\n" in script
+    assert f"mkdir -p '{tmp_path}/at 50%job/slurm'\n" in script
+    with pytest.raises(TaacError, match="holds line ends or control characters, which would be lines of the script"):
+        slurm.SlurmArray().script([], tmp_path / "x\ntouch ran")
 
 
 def test_the_script_asks_for_what_was_asked_for(tmp_path):
@@ -136,13 +143,6 @@ def test_the_script_asks_for_what_was_asked_for(tmp_path):
     ]  # fmt: skip
     assert "\nmodule load x\n" in out and not (tmp_path / "R").exists()
     assert f"mkdir -p {tmp_path}/R/slurm\n" in out.split("#SBATCH")[0], "said, as nothing was made"
-
-
-def test_a_folder_with_a_percent_sign_is_no_pattern_of_slurm(tmp_path):
-    """SLURM replaces %j and the like in the name of the output, and reads %% as one of them."""
-    script = slurm.SlurmArray().script([], tmp_path / "at 50%job")
-    assert f"\n#SBATCH --output='{tmp_path}/at 50%%job/slurm'/%A_%a.out\n" in script
-    assert f"mkdir -p '{tmp_path}/at 50%job/slurm'\n" in script
 
 
 @pytest.mark.parametrize(
@@ -194,21 +194,6 @@ def test_what_is_not_finished_is_submitted(tmp_path, sbatch):
     assert (sbatch / "sbatch.called").read_text().count("\n") == 1
 
 
-def test_a_whole_campaign(tmp_path, sbatch):
-    """`sbatch` runs the tasks at once, one after the other, from the script."""
-    code = (
-        'for i in $(echo "$1" | sed "s/--array=//; s/,/ /g"); do SLURM_ARRAY_JOB_ID=5 SLURM_ARRAY_TASK_ID=$i bash "$2"; done'
-        f' >&2; echo 5; echo "$1" >>{sbatch}/sbatch.called'
-    )
-    command(sbatch, "sbatch", code)
-    root = tmp_path / "R"
-    code, out, err = compared(root, "--launcher", "slurm")
-    assert code == 0 and f"To compare: taac report --root_dir {root}" in out, err
-    assert (sbatch / "sbatch.called").read_text() == "--array=0,1\n"
-    assert len([path for path in root.rglob("run.json") if '"finished"' in path.read_text()]) == 2
-    assert "nothing was submitted" in compared(root, "--launcher", "slurm")[1]
-
-
 def test_without_slurm_the_script_is_left_for_another_machine(tmp_path):
     env = {**os.environ, "PATH": str(Path(sys.executable).parent)}
     code, _, err = finish(compare(tmp_path / "R", "--launcher", "slurm", env=env))
@@ -238,8 +223,3 @@ def test_what_sbatch_refuses_is_told(tmp_path, sbatch):
 def test_options_are_one_line(options):
     with pytest.raises(TaacError, match=r"touch ran|account"):
         slurm.SlurmArray(**options)
-
-
-def test_the_folder_is_one_line(tmp_path):
-    with pytest.raises(TaacError, match="holds line ends or control characters, which would be lines of the script"):
-        slurm.SlurmArray().script([], tmp_path / "x\ntouch ran")

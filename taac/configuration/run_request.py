@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from taac.configuration import naming, reading, shipped
+from taac.configuration import reading, shipped
+from taac.configuration.binding import Binding
 from taac.configuration.config import Config
 from taac.configuration.macros import OF_COMPARE
 from taac.configuration.plain_words import Setting
@@ -16,7 +18,7 @@ ENV_NAME, SEED, ALGORITHM = "create_environment.env_name", "create_experiment.se
 EXAMPLE = "--task Pendulum-v1 --method taac"
 
 
-class Asked(NamedTuple):
+class RunRequest(NamedTuple):
     """The flags that describe one experiment. Each stands for gin files or for a binding.
 
     The files are read in the order task, method, `gin_files`. Then come `gin_params`, and the other flags last.
@@ -36,25 +38,23 @@ class Asked(NamedTuple):
         Raises:
             TaacError: there is no such task or method, one of them is missing, or see `configuration.load`.
         """
-        files = self.files()
-        named = method_file(self.method) if self.method else None
+        files, named = self.files(), method_file(self.method) if self.method else None
         of_method = reading.places(named) if named and self.gin_files else None
-        config = naming.load(files, self.gin_params, self._settings(), named)
-        bound = {b.parameter: b for b in config.bindings.values()}
-        for b in bound.values():
-            if b.selector.startswith(OF_COMPARE) and b.where.startswith("--"):
+        config = load_named(files, self.gin_params, self._settings(), named)
+        of_compare = [b for b in config.bindings.values() if b.selector.startswith(OF_COMPARE)]
+        for b in of_compare:
+            if b.where.startswith("--"):
                 raise TaacError(
                     f"{b}: no run reads this. It is for `taac compare` or `taac sweep`: use the command's own flag, such as "
                     "--seeds, or bind it in a --gin_file"
                 )
-        if ENV_NAME not in bound or ALGORITHM not in bound:
-            what, flag, folder = ("task", "--task Pendulum-v1", "tasks") if ENV_NAME not in bound else (
-                "method", "--method taac", "methods")  # fmt: skip
-            of_compare = any(b.selector.startswith(OF_COMPARE) for b in config.bindings.values())
-            raise TaacError(
-                f"there is no {what}: give {flag}, or a --gin_file of gin/{folder} (`taac list` names them)"
-                + ("; what is given is a comparison, for `taac compare`" if of_compare else "")
-            )
+        bound = {b.parameter: b for b in config.bindings.values()}
+        for name, what, example in ((ENV_NAME, "task", "Pendulum-v1"), (ALGORITHM, "method", "taac")):
+            if name not in bound:
+                raise TaacError(
+                    f"there is no {what}: give --{what} {example}, or a --gin_file of gin/{what}s (`taac list` names them)"
+                    + ("; what is given is a comparison, for `taac compare`" if of_compare else "")
+                )
         algorithm = bound[ALGORITHM]
         if of_method is not None and algorithm.shipped and algorithm.where not in of_method:
             raise TaacError(
@@ -94,13 +94,12 @@ class Asked(NamedTuple):
 
     def words(self) -> list[str]:
         """Returns the flags as words of a command line."""
-        found: list[str] = []
-        for flag, value in (("--task", self.task), ("--method", self.method)):
-            found += [flag, value] if value else []
-        for flag, several in (("--gin_file", self.gin_files), ("--gin_param", self.gin_params), ("--set", self.settings)):
-            found += [word for value in several for word in (flag, value)]
-        found += [] if self.num_env_steps is None else ["--num_env_steps", self.num_env_steps]
-        return [*found, *([] if self.seed is None else ["--seed", str(self.seed)])]
+        flags = (
+            ("--task", self.task), ("--method", self.method), ("--gin_file", self.gin_files), ("--gin_param", self.gin_params),
+            ("--set", self.settings), ("--num_env_steps", self.num_env_steps), ("--seed", self.seed),
+        )  # fmt: skip
+        several = [(flag, value if isinstance(value, tuple) else (value,)) for flag, value in flags if value is not None]
+        return [word for flag, values in several for value in values for word in (flag, str(value))]
 
     def describe(self, config: Config) -> list[str]:
         """Returns what each short flag stands for, one line for each file and binding."""
@@ -112,12 +111,55 @@ class Asked(NamedTuple):
     @property
     def method_name(self) -> str | None:
         """The name of the method file; None without --method."""
-        return Path(self.method).stem if self.method and self.method.endswith(".gin") else self.method
+        return _stem(self.method)
 
     @property
     def task_name(self) -> str | None:
         """The environment id, or the name of the task file."""
-        return Path(self.task).stem if self.task and self.task.endswith(".gin") else self.task
+        return _stem(self.task)
+
+
+def _stem(name: str | None) -> str | None:
+    return Path(name).stem if name and name.endswith(".gin") else name
+
+
+# The name of the method ----------------------------------------------------------------------------------------------
+
+_METHOD = ("", "taac.training.experiment.create_experiment", "method")
+
+
+def load_named(
+    gin_files: Sequence[str],
+    gin_params: Sequence[str] = (),
+    settings: Sequence[Setting] = (),
+    method_file: str | None = None,
+) -> Config:
+    """Reads a configuration and binds `create_experiment.method`, so that `config.gin` keeps the name.
+
+    A binding in one of the given files, parameters or settings decides. Without one, the method file gives its name, even if it
+    includes a file that binds another: `methods/mine.gin` that includes `gin/methods/taac.gin` is "mine".
+
+    Args:
+        gin_files, gin_params, settings: as in `configuration.load`.
+        method_file: one of the files; by default the last one in a folder `methods`.
+    """
+    loaded = reading.load(gin_files, gin_params, settings=settings)
+    bound = loaded.bindings.get(_METHOD)
+    if bound is not None and _is_given(bound, gin_files):
+        return loaded
+    of_method = method_file or next((file for file in reversed(gin_files) if Path(file).parent.name == "methods"), None)
+    if of_method is None or (bound is not None and bound.value == Path(of_method).stem):
+        return loaded
+    return reading.load(gin_files, [*gin_params, f"create_experiment.method = {Path(of_method).stem!r}"], settings=settings)
+
+
+def _is_given(binding: Binding, gin_files: Sequence[str]) -> bool:
+    """Returns whether a binding is in a file that was named on the command line, or on the command line itself."""
+    file = Path(binding.where.rpartition(":")[0])
+    return binding.where.startswith("--") or file.resolve() in {reading.find_file(name).resolve() for name in gin_files}
+
+
+# Files of tasks and methods ------------------------------------------------------------------------------------------
 
 
 def task_file(task: str) -> str:
@@ -127,7 +169,8 @@ def task_file(task: str) -> str:
         TaacError: it is a .gin file that does not exist.
     """
     if task.endswith(".gin"):
-        return _own_file("--task", task)
+        reading.find_file(task, "--task")
+        return task
     if "," in task:
         raise TaacError(f"--task {task}: a run has one task; compare several with `taac compare --tasks {task}`")
     name = task if task in shipped.files("tasks") else shipped.task_of(task) or shipped.DEFAULT_TASK
@@ -153,7 +196,8 @@ def method_file(method: str) -> str:
         TaacError: it does not exist.
     """
     if method.endswith(".gin"):
-        return _own_file("--method", method)
+        reading.find_file(method, "--method")
+        return method
     known = list(shipped.files("methods"))
     name = f"gin/methods/{method}.gin"  # which the working directory may also have
     if method not in known and not Path(name).is_file():
@@ -166,7 +210,3 @@ def method_file(method: str) -> str:
         )
     return name
 
-
-def _own_file(flag: str, name: str) -> str:
-    reading.find_file(name, flag)
-    return name
