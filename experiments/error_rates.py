@@ -18,9 +18,8 @@ import numpy as np
 from scipy.special import nctdtr, stdtrit
 
 from taac.analysis.statistics import families
-from taac.analysis.statistics.families import DIVERGED, Comparison
-from taac.analysis.statistics.power import POWER
-from taac.analysis.statistics.quantiles import student_p_value
+from taac.analysis.statistics.families import DIVERGED, POWER, Comparison
+from taac.analysis.statistics.intervals import student_p_value
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 LEVEL = 0.05

@@ -166,7 +166,7 @@ def test_worker_processes_of_asynchronous_environments_stay_light():
 
 def test_analysis_loads_no_training_code():
     run(
-        "import sys, taac.analysis.curves.plots, taac.analysis.report.files\n"
+        "import sys, taac.analysis.curves.plots, taac.analysis.report.page\n"
         "assert not {'torch', 'gymnasium', 'gin', 'taac.training'} & set(sys.modules)"
     )
 

@@ -19,7 +19,8 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from taac import configuration, registry
 from taac.analysis.readers import events, run_records
-from taac.analysis.report import anchors, checks
+from taac.analysis.report.text import missing_warnings
+from taac.analysis.report.verdicts import load_anchors
 from taac.campaigns import time_left
 from taac.campaigns.run import Run
 from taac.demonstrations import episode_files
@@ -274,8 +275,8 @@ def compare_json(folder: Path) -> Kind:
         "error": None,
     }
     content = {"updated": "2024-01-01", "finished": 1, "runs": [run, run]}
-    return writes(folder / checks.PLAN, json_bytes(content)), attempts(
-        lambda: _warned(checks.missing_warnings(folder, []))
+    return writes(folder / layout.COMPARISON, json_bytes(content)), attempts(
+        lambda: _warned(missing_warnings(folder, []))
     )
 
 
@@ -285,7 +286,7 @@ def anchors_json(folder: Path) -> Kind:
         "tasks": {"Hopper-v5": {"y0": 18.0, "y1": 3800.0, "source": "x"}, "T": {"y0": 0, "y1": 1}},
     }
     path = folder / "anchors.json"
-    return writes(path, json_bytes(content)), attempts(lambda: anchors.load(path))
+    return writes(path, json_bytes(content)), attempts(lambda: load_anchors(path))
 
 
 def demonstrations(folder: Path) -> Kind:

@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 
 import taac
-from taac.analysis.report import published
-from taac.analysis.statistics.quantiles import student_quantile
+from taac.analysis.report.tables import Published, load_published
+from taac.analysis.statistics.intervals import student_quantile
 
 HERE = Path(__file__).resolve().parent
 TASK, METHOD, ENV_STEPS = "InvertedDoublePendulum-v5", "sac", 20_000
@@ -36,7 +36,7 @@ def interval(mean: float, sd: float, n: int, k: int) -> tuple[float, float]:
     return mean - half, mean + half
 
 
-def verdict(returns: list[float], entry: published.Entry) -> tuple[bool, str]:
+def verdict(returns: list[float], entry: Published) -> tuple[bool, str]:
     """Whether returns of seeds agree with a published return, and a sentence that says so."""
     assert entry.sd is not None
     low, high = interval(entry.mean, entry.sd, entry.n, len(returns))
@@ -49,17 +49,17 @@ def verdict(returns: list[float], entry: published.Entry) -> tuple[bool, str]:
     )
 
 
-def the_entry() -> published.Entry:
+def the_entry() -> Published:
     """The published number to compare with."""
     [found] = [
         entry
-        for entry in published.load(HERE / "published.json")
-        if published.concerns(entry, TASK, METHOD) and entry.env_steps == ENV_STEPS and entry.sd is not None
+        for entry in load_published(HERE / "published.json")
+        if entry.concerns(TASK, METHOD) and entry.env_steps == ENV_STEPS and entry.sd is not None
     ]
     return found
 
 
-def train(root: Path, seed: int, entry: published.Entry, **settings: object) -> float:
+def train(root: Path, seed: int, entry: Published, **settings: object) -> float:
     """Trains one seed, or reads it if it is finished; returns its last greedy return."""
     folder, steps = root / f"seed_{seed}", entry.all_steps
     if folder.exists() and (run := taac.Run(folder)).status == "finished" and run.curve["env_steps"][-1] >= steps:

@@ -43,8 +43,8 @@ import numpy as np
 
 from taac.analysis.readers import comparable
 from taac.analysis.readers.run_records import Record
-from taac.analysis.report import anchors
-from taac.analysis.report.matching import match
+from taac.analysis.report.scores import match
+from taac.analysis.report.verdicts import load_anchors
 from taac.analysis.statistics import families
 from taac.analysis.statistics.intervals import estimate_interval
 from taac.errors import TaacError
@@ -194,7 +194,7 @@ def digits(value: float, sign: str = "") -> str:
 
 def normalised(returns: Sequence[np.ndarray], tasks: Sequence[str]) -> list[np.ndarray]:
     """Scores of runs by task on the scale of `taac report`. A diverged run keeps -inf."""
-    _, scales = anchors.load()
+    _, scales = load_anchors()
     if unknown := [task for task in tasks if task not in scales]:
         raise TaacError(f"a pooled claim needs anchors of all planned tasks; taac/analysis/report/anchors.json lacks {unknown}")
     return [scales[task].scores(of) for task, of in zip(tasks, returns)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from taac.analysis import styles
 from taac.analysis.readers.run_records import Record
-from taac.analysis.report.matching import match
+from taac.analysis.report.scores import match
 
 Groups = Mapping[tuple[str, str], list[Record]]  # runs by task and method
 GREYS = ("0.25", "0.6")  # of methods of other campaigns, in turn

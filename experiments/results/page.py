@@ -27,7 +27,9 @@ from experiments.results import cells, claims, figures, of_methods
 from experiments.results.collect import ENDED
 from taac.analysis.readers import comparable, run_records
 from taac.analysis.readers.run_records import Record
-from taac.analysis.report import anchors, matching, published
+from taac.analysis.report.scores import evaluation_plan
+from taac.analysis.report.tables import Published, load_published
+from taac.analysis.report.verdicts import load_anchors
 from taac.errors import TaacError
 from taac.runs import layout
 
@@ -153,7 +155,7 @@ def no_result(record: Record) -> str | None:
 
 def page() -> str:
     """The text of docs/results.md."""
-    entries = published.load(HERE / "published.json")
+    entries = load_published(HERE / "published.json")
     head = ["claim", "task", "here", "p-values", "published", "verdict"]
     rules = CLAIMS.format(
         error=claims.listed()["reading_error"], widest=claims.WIDEST, fewest=claims.FEWEST_RUNS, **anchors_of_claims()
@@ -167,7 +169,7 @@ def page() -> str:
 
 def anchors_of_claims() -> dict[str, Any]:
     """The returns that the pooled claims count as 0 and 1, in words, and the score of MountainCar's return of 0."""
-    _, scales = anchors.load()
+    _, scales = load_anchors()
     of = {task: scales[task] for task in plans()[IN_README]["tasks"]}
     words = [f"{scale.y0:g} and {scale.y1:g} on {task}" for task, scale in of.items()]
     return {"anchors": ", ".join(words), "still": float(of["MountainCarContinuous-v0"].scores(np.zeros(1))[0])}
@@ -266,7 +268,7 @@ def in_readme(runs: list[Record]) -> str:
     return f"{cells.final_return(runs)} ({cells.each(runs)})"
 
 
-def section(folder: Path, about: dict[str, Any], entries: list[published.Entry]) -> list[str]:
+def section(folder: Path, about: dict[str, Any], entries: list[Published]) -> list[str]:
     """The lines of one campaign."""
     records = runs_of(folder)
     groups = grouped(records)
@@ -337,7 +339,7 @@ def protocol(records: list[Record]) -> str:
     whole = [r for r in records if not r.problems]
     if not whole:
         return "No run was evaluated to its end."
-    intervals = sorted({matching.plan(r)[0] or round(r.steps[-1] / np.count_nonzero(r.steps)) for r in whole})
+    intervals = sorted({evaluation_plan(r)[0] or round(r.steps[-1] / np.count_nonzero(r.steps)) for r in whole})
     episodes = sorted({int(n) for r in whole for n in r.evaluations["episodes"]})
     before = sorted({int((r.evaluations["updates"] == 0).sum()) for r in whole})
     of = sorted({r.steps.size for r in whole})
@@ -360,14 +362,14 @@ def missing(groups: dict[tuple[str, str], list[Record]], plan: dict[str, Any]) -
     return "; ".join(found)
 
 
-def beside_published(groups: dict[tuple[str, str], list[Record]], entries: list[published.Entry]) -> list[str]:
+def beside_published(groups: dict[tuple[str, str], list[Record]], entries: list[Published]) -> list[str]:
     """A table of published returns beside ours at the same step, and their protocols; empty if no published number
     has a run beside it. A step counts random ones; runs that end before a step, but at `NEARLY` of it, are shown at their end."""
     rows = []
     protocols: dict[tuple[str, str], int] = {}
     for (task, method), runs in groups.items():
         for entry in entries:
-            if not published.concerns(entry, task, method.removeprefix("sb3_")):
+            if not entry.concerns(task, method.removeprefix("sb3_")):
                 continue
             whole = [r for r in runs if not r.problems]
             step = entry.all_steps

@@ -60,9 +60,6 @@ def marked(number: int, points: int) -> slice:
     return slice(number % every, None, every)
 
 
-# --- For the page -------------------------------------------------------------------------------
-
-
 def css(methods: int) -> str:
     """Style sheet of so many methods, classes `m0`, `m1` ...: the variable `--color`, and the dashes of `.line` in it."""
     light = "".join(f" --c{i}: {color};" for i, color in enumerate(COLORS))
@@ -80,9 +77,6 @@ def svg_markers(methods: int) -> list[dict[str, str]]:
     """The marker of each method as the path of an SVG, in [-1, 1], y upwards."""
     corners = [" L".join(f"{x:.3g} {y:.3g}" for x, y in style(number).marker) for number in range(methods)]
     return [{"marker": f"M{path} Z"} for path in corners]
-
-
-# --- For matplotlib -------------------------------------------------------------------------------
 
 
 def line(number: int, points: int) -> dict[str, Any]:
@@ -107,9 +101,7 @@ def faint(methods: int) -> tuple[float, float]:
 def draw_method(axis: Any, number: int, methods: int, curve: Sequence[Any], each: Sequence[Sequence[Any]] = ()) -> None:
     """Draws one of so many methods in a panel: its line with a band, and its single runs, faint.
 
-    Args:
-        curve: x, the line and the ends of the band, `[n]` each.
-        each: x and values of every run, `[n_i]` each.
+    `curve` is x, the line and the ends of the band, `[n]` each; `each` are x and values of every run, `[n_i]` each.
     """
     x, mean, low, high = (np.asarray(column, dtype=np.float64) for column in curve)
     drawn, (band, run) = line(number, x.size), faint(methods)
@@ -119,30 +111,39 @@ def draw_method(axis: Any, number: int, methods: int, curve: Sequence[Any], each
     axis.plot(x, mean, **drawn)
 
 
+def draw_methods(axis: Any, methods: Sequence[tuple[int, Sequence[Any], Sequence[Sequence[Any]]]]) -> None:
+    """Draws methods in a panel, each with its number, curve and runs as in `draw_method`, and ends the panel as in `limit`."""
+    for number, curve, each in methods:
+        draw_method(axis, number, len(methods), curve, each if len(each) > 1 else ())
+    lines = [values for _, curve, each in methods for values in (curve[1], *(points[1] for points in each))]
+    limit(axis, lines, [end for _, curve, _ in methods for end in curve[2:]])
+    axis.grid(alpha=0.3)
+
+
 def span(counts: Sequence[int]) -> str:
     """The range of some numbers, such as `3 to 5`, or the number if they are equal."""
     low, high = min(counts), max(counts)
     return f"{low}" if low == high else f"{low} to {high}"
 
 
-def limit(axis: Any, lines: Sequence[np.ndarray], bands: Sequence[np.ndarray]) -> None:
+def limit(axis: Any, lines: Sequence[Any], bands: Sequence[Any]) -> None:
     """Ends the panel where a band leaves the lines by more than half their range, so that a band of few runs hides no line.
 
     With 2 runs the band is nine standard deviations wide to either side.
     """
-    low, high = _range(lines)
+
+    def ends(columns: Sequence[Any]) -> tuple[float, float]:
+        values = np.concatenate([np.zeros(0), *(np.asarray(column, dtype=np.float64).ravel() for column in columns)])
+        values = values[np.isfinite(values)]
+        return (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
+
+    low, high = ends(lines)
     room = (high - low) / 2
-    bottom, top = _range([*bands, *lines])
+    bottom, top = ends([*bands, *lines])
     if room > 0 and (bottom < low - room or top > high + room):
-        ends = max(bottom, low - room), min(top, high + room)
-        margin = 0.05 * (ends[1] - ends[0])
-        axis.set_ylim(ends[0] - margin, ends[1] + margin)
-
-
-def _range(columns: Sequence[np.ndarray]) -> tuple[float, float]:
-    values = np.concatenate([np.asarray(column, dtype=np.float64).ravel() for column in columns]) if columns else np.zeros(0)
-    values = values[np.isfinite(values)]
-    return (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
+        bottom, top = max(bottom, low - room), min(top, high + room)
+        margin = 0.05 * (top - bottom)
+        axis.set_ylim(bottom - margin, top + margin)
 
 
 def add_legend(figure: Any, labels: Mapping[int, str], title: str) -> None:

@@ -11,10 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from taac import configuration
-from taac.analysis.report import diverged as diverged_runs
 from taac.analysis.report import tables
-from taac.analysis.report.content import make_report
-from taac.analysis.report.files import write_report
+from taac.analysis.report.page import make_report, write_report
 from taac.analysis.report.scores import Options
 from taac.api.environments import Environment, Named, named, unknown_elsewhere
 from taac.api.run import Run
@@ -219,7 +217,7 @@ def report(
         options = Options(
             last=last_evaluations, paired=paired, baseline=baseline, bounds=_bounds(bounds), allow_mixed=allow_mixed,
             group_by=tuple(group_by.split(",")) if isinstance(group_by, str) else tuple(group_by), anchors=_path(anchors),
-            published=_path(published), at_step=at_step, diverged=diverged_runs.parse(str(diverged)),
+            published=_path(published), at_step=at_step, diverged=diverged,
         )  # fmt: skip
         content = make_report(Path(root_dir), options)
         return Report(content, write_report(content, Path(output_dir or root_dir)))

@@ -12,7 +12,7 @@ import numpy as np
 
 from taac.acting.metrics import summarize
 from taac.analysis.curves import plots
-from taac.analysis.readers import events, run_records
+from taac.analysis.readers import events
 from taac.analysis.readers.events import Scalar
 from taac.api.agent import TrainedAgent, load_in
 from taac.api.environments import Environment, named, refuse_other
@@ -185,10 +185,7 @@ class Run:
         Raises:
             TaacError: there is nothing to draw.
         """
-        record = run_records.read(self.root_dir, self.root_dir)
-        if not np.isfinite(record.returns).any():
-            raise TaacError(f"the run in {self.root_dir} has nothing to draw: {'; '.join(record.problems)}")
-        return _shown(plots.run_figure(record))
+        return _shown(plots.run_figure(plots.drawable(self.root_dir)))
 
     def __repr__(self) -> str:
         about = self.about

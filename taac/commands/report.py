@@ -47,18 +47,22 @@ def run() -> None:
     given = flags.FLAGS
     root = Path(flags.root_dir())
 
-    from taac.analysis.report import diverged
-    from taac.analysis.report.content import make_report
-    from taac.analysis.report.files import write_report
+    from taac.analysis.report.page import make_report, write_report
     from taac.analysis.report.scores import Options
     from taac.analysis.report.tables import verdict_line
 
     options = Options(
-        last=given.last_evaluations, paired=given.paired, baseline=given.baseline, bounds=tuple(given.bounds),
-        allow_mixed=given.allow_mixed, group_by=tuple(given.group_by), anchors=Path(given.anchors) if given.anchors else None,
-        published=Path(given.published) if given.published else None, at_step=given.at_step,
-        diverged=diverged.parse(given.diverged),
-    )  # fmt: skip
+        last=given.last_evaluations,
+        paired=given.paired,
+        baseline=given.baseline,
+        bounds=tuple(given.bounds),
+        allow_mixed=given.allow_mixed,
+        group_by=tuple(given.group_by),
+        anchors=Path(given.anchors) if given.anchors else None,
+        published=Path(given.published) if given.published else None,
+        at_step=given.at_step,
+        diverged=given.diverged,
+    )
     output = Path(flags.output_folder("--output_dir", given.output_dir)) if given.output_dir else root
     comparison = make_report(root, options)
     with flags.writing("--output_dir"):

@@ -165,7 +165,7 @@ def scoring(sweep: Sweep) -> tuple[Callable[[Path], float], Callable[[Sequence[f
 
     from taac.analysis.curves.learning_curves import area_under_curve
     from taac.analysis.readers import run_records
-    from taac.analysis.statistics.scores import STATISTICS
+    from taac.analysis.statistics.intervals import STATISTICS
 
     def score(folder: Path) -> float:
         problems: list[str] = []

@@ -76,33 +76,6 @@ def test_a_run_reads_as_in_tensorboard(tmp_path):
     assert ours.notes == ()
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(-(2**53), 2**53),
-            st.floats(width=32),
-            st.sampled_from(["a", "é", "x" * 109, "y" * 110, "z" * 111, "w" * 200, ""]),
-            st.sampled_from([0.5, 1e9, 2e9]),
-        ),
-        min_size=1,
-    )
-)  # fmt: skip
-def test_every_scalar_is_decoded_as_the_message_is(tmp_path_factory, points):
-    folder = tmp_path_factory.mktemp("events")
-    write(folder, "1", [start(-(2**63), 1.0), *(point(s, v, tag, wall) for s, v, tag, wall in points)])
-    expected = {}
-    for step, value, tag, wall in points:
-        expected.setdefault(tag, {})[step] = (value, wall)
-    found = {}
-    for tag, of in events.read(folder).scalars.items():
-        found[tag] = dict(zip(of.env_steps.tolist(), zip(of.value.tolist(), of.wall_time.tolist()), strict=True))
-        assert (np.diff(of.env_steps.astype(object)) > 0).all()
-    assert repr({t: sorted(of.items()) for t, of in sorted(found.items())}) == repr(
-        {t: sorted(of.items()) for t, of in sorted(expected.items())}
-    )
-
-
 def test_other_forms_of_scalars(tmp_path):
     """Several in one record, and TensorFlow 2's tensors; a tensor of another kind, and a record without any, are none."""
     from tensorboard.plugins.scalar.summary_v2 import scalar_pb
@@ -152,11 +125,6 @@ def test_files_count_in_the_order_of_the_runs_numbers_and_then_of_names(tmp_path
         write(tmp_path, name, [point(5, float(place)), point(place, 0.0, "all")])
     assert layout.number_of_event_file("events.out.tfevents.2.host.taac-1-0123456789abcdef") == 1
     assert series(tmp_path) == {5: 2} and set(series(tmp_path, "all")) == {0, 1, 2}
-
-
-def test_a_start_in_the_middle_of_a_file(tmp_path):
-    write(tmp_path, "1", [point(1, 1.0), point(2, 1.0), start(2), point(3, 1.0)])
-    assert series(tmp_path) == {1: 1, 3: 1}
 
 
 def test_later_points_of_a_step_count_and_are_reported(tmp_path):
@@ -243,10 +211,9 @@ def tensor(sizes=(), **fields):
         tensor(dtype=types_pb2.DT_FLOAT, sizes=[1] * 100_000, float_val=[1.0]),
         tensor(dtype=types_pb2.DT_FLOAT, tensor_content=b"12"),
         tensor(dtype=999, float_val=[1.0]),
-        Event(step=1, summary=Summary(value=[Summary.Value(tag="t" * 2000, simple_value=1.0)])),
         Event(step=1, summary=Summary(value=[Summary.Value(tag="t", simple_value=1.0)] * 10_000)),
     ],
-    ids=["text", "too large", "no size", "many sizes", "too short", "no kind", "a long tag", "a long record"],
+    ids=["text", "too large", "no size", "many sizes", "too short", "no kind", "a long record"],
 )
 def test_what_is_no_scalar_is_passed_over(tmp_path, message):
     write(tmp_path, "1", [message, point(2, 2.0)])
@@ -267,22 +234,15 @@ def test_steps_and_times_out_of_range_end_a_file(tmp_path, message):
 
 
 def test_only_so_much_is_read(tmp_path, monkeypatch):
-    for name in "123":
-        write(tmp_path, name, [start(9), *(point(10 * int(name) + i, 1.0, tag=f"{name}{i}") for i in range(3))])
-    everything, size = events.read(tmp_path), (tmp_path / "events.out.tfevents.1").stat().st_size
-    assert len(everything.scalars) == 3 and not everything.notes  # each start made what was before it void
-    for name in "123":
-        write(tmp_path, name, [point(10 * int(name) + i, 1.0, tag=f"{name}{i}") for i in range(3)])
-    for bound, value, left, told in (
-        ("MAX_FILES", 2, 6, "only 2 event files"), ("MAX_TAGS", 4, 4, "more tags than the 4"),
-        ("MAX_POINTS", 5, 5, "first 5 points"), ("MAX_BYTES", 2 * size, 6, "left out"),
-    ):  # fmt: skip
+    for name in "12":
+        write(tmp_path, name, [start(0), *(point(10 * int(name) + i, 1.0, tag=f"{name}{i}") for i in range(3))])
+    size = (tmp_path / "events.out.tfevents.1").stat().st_size
+    write(tmp_path, "2", [point(20 + i, 1.0, tag=f"2{i}") for i in range(3)])
+    for bound, value, left in (("MAX_TAGS", 4, 4), ("MAX_POINTS", 5, 5), ("MAX_BYTES", size + 1, 3), ("MAX_RESTARTS", 0, 3)):
         with monkeypatch.context() as patch:
             patch.setattr(events, bound, value)
             found = events.read(tmp_path)
-            assert len(found.scalars) == left and any(told in note for note in found.notes), (bound, found)
-    write(tmp_path, "4", [start(s) for s in range(1001)])
-    assert "only 1000 restarts" in events.read(tmp_path).notes[0]
+            assert len(found.scalars) == left and len(found.notes) == 1 and "left out" in found.notes[0], (bound, found)
 
 
 def test_only_plain_files_are_read(tmp_path):

@@ -8,10 +8,9 @@ import pytest
 
 from taac.analysis.curves import tag_curves
 from taac.analysis.readers import groups, run_records
-from taac.analysis.report.content import make_report
+from taac.analysis.report.page import make_report
 from taac.analysis.report.scores import Options
 from taac.errors import TaacError
-from taac.runs.layout import MAX_NAME, is_name
 from tests.analysis.campaigns import make_run
 
 LR = "learning_rate = {0}\nLearner.learning_rate = %learning_rate\n"
@@ -25,58 +24,46 @@ def labels(root, settings, group_by=(), method="taac"):
     return [r.method for r in found], notes
 
 
+def values_of(names, *rows):
+    """The text of config.gin for each row of values of `A.<name>`."""
+    return ["".join(f"A.{name} = {value}\n" for name, value in zip(names, row)) for row in rows]
+
+
 @pytest.mark.parametrize(
     "settings, expected",
     [
-        (["", ""], ["taac", "taac"]),
         ([LR.format(0.003), LR.format(0.003)], ["taac", "taac"]),
         # A macro and its binding are one setting; 0.003 and 3e-3 as config.gin writes them.
         ([LR.format(0.003), LR.format(0.0001)], ["taac lr=3e-3", "taac lr=1e-4"]),
-        ([LR.format(0.003), LR.format("1e-05")], ["taac lr=3e-3", "taac lr=1e-5"]),
         (["A.gamma = 0.99\n", "A.gamma = 0.5\n"], ["taac gamma=0.99", "taac gamma=0.5"]),
         # Both differ, and nothing hides it.
-        (
-            [LR.format(0.003) + "A.gamma = 0.9\n", LR.format(0.0001) + "A.gamma = 0.5\n"],
-            ["taac lr=3e-3 gamma=0.9", "taac lr=1e-4 gamma=0.5"],
-        ),
-        (
-            ["A.x = 1\nB.x = 2\n", "A.x = 3\nB.x = 2\n", "A.x = 3\nB.x = 4\n"],
-            ["taac A.x=1 B.x=2", "taac A.x=3 B.x=2", "taac A.x=3 B.x=4"],
-        ),
+        (values_of(["x", "y"], (0.003, 0.9), (0.0001, 0.5)), ["taac x=3e-3 y=0.9", "taac x=1e-4 y=0.5"]),
+        (["A.x = 1\nB.x = 2\n", "A.x = 3\nB.x = 2\n", "A.x = 3\nB.x = 4\n"],
+         ["taac A.x=1 B.x=2", "taac A.x=3 B.x=2", "taac A.x=3 B.x=4"]),
         # What only some have is named if nothing else tells them apart.
         (["", "A.x = 1\n"], ["taac", "taac x=1"]),
-        (
-            ["T.td_loss = @One()\nOne.huber = 1.0\n", "T.td_loss = @Two()\nTwo.huber = 1.0\n"],
-            ["taac td_loss=One", "taac td_loss=Two"],
-        ),
+        (["T.td_loss = @One()\nOne.huber = 1.0\n", "T.td_loss = @Two()\nTwo.huber = 1.0\n"],
+         ["taac td_loss=One", "taac td_loss=Two"]),
         (["A.layers = (64, 64)\n", "A.layers = (8,)\n"], ["taac layers=(64,64)", "taac layers=(8,)"]),
         (["A.name = 'x y'\n", "A.name = None\n"], ["taac name=x y", "taac name=None"]),
-        # Four differ: three are shown, and that there are more.
-        (
-            ["".join(f"A.{n} = {v}\n" for n, v in zip("abcd", of)) for of in ((1, 3, 5, 7), (2, 4, 6, 8))],
-            ["taac a=1 b=3 c=5 ...", "taac a=2 b=4 c=6 ..."],
-        ),
-        # Three do not suffice.
-        (
-            ["".join(f"A.{n} = {v}\n" for n, v in zip("abcd", of)) for of in ((1, 3, 5, 7), (2, 4, 6, 7), (2, 4, 6, 8))],
-            ["taac a=1 b=3 c=5 d=7", "taac a=2 b=4 c=6 d=7", "taac a=2 b=4 c=6 d=8"],
-        ),
+        # Four differ: three are shown, and that there are more. Unless three do not suffice.
+        (values_of("abcd", (1, 3, 5, 7), (2, 4, 6, 8)), ["taac a=1 b=3 c=5 ...", "taac a=2 b=4 c=6 ..."]),
+        (values_of("abcd", (1, 3, 5, 7), (2, 4, 6, 7), (2, 4, 6, 8)),
+         ["taac a=1 b=3 c=5 d=7", "taac a=2 b=4 c=6 d=7", "taac a=2 b=4 c=6 d=8"]),
     ],
 )  # fmt: skip
 def test_a_label_says_what_differs(tmp_path, settings, expected):
     found, notes = labels(tmp_path, settings)
     assert found == expected
-    if len(set(expected)) == 1:
-        assert notes == []
-    else:
-        assert notes == [f"runs of taac have different settings, told apart as {', '.join(dict.fromkeys(expected))}"]
+    told = f"runs of taac have different settings, told apart as {', '.join(dict.fromkeys(expected))}"
+    assert notes == ([told] if len(set(expected)) > 1 else [])
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "create_experiment.method = 'x'\n",
-        "create_experiment.evaluation_video = True\n",
+        "create_experiment.evaluation_video = True\nWandb.project = 'x'\n",
         "checkpoint_interval = 7\nIntervals.checkpoint_interval = %checkpoint_interval\n",
         "Saving.save_best = False\nSaving.keep_checkpoints = 1\n",
     ],
@@ -118,7 +105,6 @@ def test_settings_that_were_asked_for_are_shown_first(tmp_path, asked):
     [
         ("learning_rat", "--group_by learning_rat: no run has such a setting; nearest: learning_rate"),
         ("x", r"--group_by x: give a whole name, one of A\.x, B\.x"),
-        ("", "--group_by : no run has such a setting"),
     ],
 )
 def test_a_setting_that_no_run_has_is_refused(tmp_path, asked, message):
@@ -141,9 +127,6 @@ def test_runs_whose_configuration_is_lost_are_not_added_to_any(tmp_path):
     [
         ("'" + "x" * 1000 + "a'", "'" + "x" * 1000 + "b'"),
         ("'\x1b[2J'", "'\x1b[3J'"),
-        ("'\\x1b[2J'", "'b'"),
-        ("1" * 5000, "1" * 4999 + "2"),
-        ("[" * 900, "[" * 901),
     ],
 )
 def test_values_that_cannot_be_shown_are_numbered(tmp_path, values):
@@ -156,11 +139,6 @@ def test_a_label_is_no_name_of_another_method(tmp_path):
     make_run(tmp_path / "x", "taac lr=0.1", extra_gin=LR.format(7))
     found, _ = labels(tmp_path, [LR.format(0.1), LR.format(0.2)])
     assert sorted(found) == ["taac lr=0.1", "taac settings 1", "taac settings 2"]
-
-
-def test_labels_are_names_however_long_the_method_is_called(tmp_path):
-    found, _ = labels(tmp_path, [LR.format(0.1), LR.format(0.2)], method="m" * MAX_NAME)
-    assert len(set(found)) == 2 and all(is_name(label) for label in found)
 
 
 # --- Where they are shown -------------------------------------------------------------------------
@@ -188,9 +166,8 @@ def test_a_report_never_averages_settings(sweep, allow_mixed):
     assert {c["method"] for curve in content["curves"] for c in curve["methods"]} == set(content["methods"])
 
 
-@pytest.mark.parametrize("allow_mixed", [False, True])
-def test_a_plot_never_averages_settings(sweep, allow_mixed):
-    found = tag_curves.make_curves([sweep], tag_curves.Options(("evaluation/return",), allow_mixed=allow_mixed))
+def test_a_plot_never_averages_settings(sweep):
+    found = tag_curves.make_curves([sweep], tag_curves.Options(("evaluation/return",)))
     assert [(c.method, c.runs, c.curve.estimate[-1]) for c in found.curves] == [
         ("taac lr=0.1", 2, 1000.5), ("taac lr=0.2", 2, 2000.5),
     ]  # fmt: skip

@@ -10,16 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taac.analysis.readers import run_records
-from taac.analysis.report import anchors
-from taac.analysis.report.content import make_report
-from taac.analysis.report.files import write_report
+from taac.analysis.report.page import make_report, write_report
 from taac.analysis.report.scores import Options
-from taac.campaigns import time_left
 from taac.campaigns.comparison import check_folders
 from taac.campaigns.run import Run
 from taac.configuration import RunRequest
 from taac.errors import TaacError
-from taac.runs import layout
 from tests.analysis.campaigns import COLUMNS, make_run
 
 DEEP = "[" * 100_000
@@ -61,22 +57,18 @@ BAD = {
     "deep": (write("run.json", DEEP), "run.json is not JSON: RecursionError"),
     "no text": (write("run.json", b'{"a": "\xff"}'), "run.json is not UTF-8"),
     "huge run.json": (huge("run.json"), "expected at most"),
-    "huge evaluations": (huge("evaluations.csv"), "expected at most"),
     "link": (link, "not a plain file"),
-    "versions": (lambda f: change(f, versions={"torch": {"a": 1}}), "1 of its 'versions' are no names"),
+    "versions": (lambda f: change(f, versions={"torch": {"a": 1}}), "'versions' are none"),
     "a list of versions": (lambda f: change(f, versions=[1]), "'versions' are none"),
     "long method": (lambda f: change(f, method="m" * 3_000_000), "'method' is no name"),
-    "surrogate": (lambda f: change(f, method="\ud800"), "'method' is no name"),
-    "lines": (lambda f: change(f, environment="a\nb"), "'environment' is no name"),
+    "surrogate": (lambda f: change(f, environment="\ud800"), "'environment' is no name"),
     "status": (lambda f: change(f, status=["finished"]), "'status' is no name"),
     "far": (write("evaluations.csv", csv_of(step="1e300")), "first at step 1e+300"),
-    "before": (write("evaluations.csv", csv_of(step="-1")), "first at step -1"),
     "great": (
         write("evaluations.csv", csv_of(value="1e200")),
         "impossible numbers in 1 row(s), the first at step 100: 1e+200 for return_mean",
     ),
     "garbled": (garble(",900.0,1.0,", ",9oo.0,1.0,"), "evaluations.csv is damaged: line 10 has '9oo.0' for return_mean"),
-    "short": (garble(",900.0,1.0,", ",1.0,"), "evaluations.csv is damaged: line 10 has 13 values for 14 columns"),
     "long field": (write("evaluations.csv", csv_of(head=["x" * 200_000])), "field larger than"),
 }  # fmt: skip
 
@@ -105,79 +97,24 @@ def test_a_bad_run_is_named_and_left_out_of_the_report(root, tmp_path, kind):
     [
         "create_environment.env_name = [1]",
         "Intervals.num_env_steps = {[]: 1}",
-        "Intervals.num_env_steps = 0x" + "f" * 500,
         "UpdateRatio.updates_per_env_step = 1e999",
-        "UpdateRatio.updates_per_iteration = " + "9" * 400,
-        "UpdateRatio.update_clock = " + "(" * 500,
         "UpdateRatio.update_clock = " + "-" * 900 + "1",
-        "UpdateRatio.unroll_length = 1e-320",
         "create_experiment.seed = '\\d'",
     ],
 )
 def test_settings_that_stand_for_nothing_are_not_known(root, line):
-    folder = make_run(root / "odd", "sac", seed=9)
-    about = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**about, "seed": None}))
-    with open(folder / "config.gin", "a") as file:
-        file.write(line + "\n")
-    record = run_records.read(folder, root)
-    assert record.task == "Hopper-v5" and record.seed in (None, 9)
-    assert not record.problems
+    change(make_run(root / "odd", "sac", seed=9, extra_gin=f"{line}\n"), seed=None)
+    record = run_records.read(root / "odd", root)
+    assert record.task == "Hopper-v5" and record.seed in (None, 9) and not record.problems
     make_report(root, Options(allow_mixed=True))
 
 
-@pytest.mark.parametrize("value", ["", "x" * 201, "a\nb", "\x1b", "\ud800", "\u202e", 3, ["a"], None, True])
-def test_what_is_no_name(value):
-    assert not layout.is_name(value) and layout.is_name("x" * 200)
-
-
-def test_a_long_value_of_many_lines_is_put_together_once():
-    value = "\n".join(["    1,"] * 50_000)
-    assert len(layout.parse_bindings(f"a = \\\n{value}\n")["a"]) == 3 * 50_000 - 1
-
-
-@pytest.mark.parametrize("name", ["$", "a$b$c", "$\\frac$", "${", "_x"])
+@pytest.mark.parametrize("name", ["$", "$\\frac$", "_x"])
 def test_names_are_drawn_as_they_are_written(root, tmp_path, name):
     make_run(root / "odd", name, seed=0)
     make_run(root / "odder", name, seed=1)
     written = write_report(make_report(root, Options()), tmp_path / "out")
     assert name in (tmp_path / "out" / "report.md").read_text() and len(written) > 4
-
-
-@pytest.mark.parametrize(
-    "text, why",
-    [
-        (DEEP, "not JSON"),
-        ('{"tasks": {"a": {"y0": 1e300, "y1": 0}}}', "no scale"),
-        ('{"tasks": {"a": {"y0": 1e-300, "y1": 0}}}', "no scale"),
-        ('{"tasks": {"a": {"y0": %s, "y1": 0}}}' % ("9" * 400), "no numbers"),
-    ],
-)
-def test_anchors_that_are_none_are_refused(tmp_path, text, why):
-    (tmp_path / "a.json").write_text(text)
-    with pytest.raises(TaacError, match=why):
-        anchors.load(tmp_path / "a.json")
-
-
-@pytest.mark.parametrize("content", [DEEP.encode(), b"\xff", b"[]", b'{"status": ["finished"]}'])
-def test_a_bad_run_json_is_no_finished_run_of_a_comparison(tmp_path, content):
-    (tmp_path / "run.json").write_bytes(content)
-    assert not Run("t", "m", 0, tmp_path, ()).finished()
-
-
-@pytest.mark.parametrize(
-    "row", ["1e300,1", "5,nan", "5,inf", "5,1e300", "5", "-5,1", "x" * 200_000 + ",1", "9" * 300 + ",1"]
-)
-def test_invalid_evaluations_yield_no_pace(tmp_path, row):
-    (tmp_path / "config.gin").write_text("num_env_steps = 100\n")
-    (tmp_path / "evaluations.csv").write_text(f"env_steps,seconds\n{row}\n")
-    assert time_left.read_pace(tmp_path, 0.0) is None
-
-
-def test_a_budget_of_many_digits_yields_no_pace(tmp_path):
-    (tmp_path / "config.gin").write_text(f"num_env_steps = {'9' * 400}\n")
-    (tmp_path / "evaluations.csv").write_text("env_steps,seconds\n5,1\n")
-    assert time_left.read_pace(tmp_path, 0.0) is None
 
 
 @pytest.mark.parametrize("value", ["[" * 100_000, "0x" + "f" * 100_000, "{[]: 1}", "\0"])
@@ -197,7 +134,7 @@ FIELDS = ("status", "seed", "environment", "task", "method", "versions", "diverg
 NUMBER = st.floats().map(repr) | st.sampled_from(["", "1e400", "0x1", "9" * 400, "\0", '"', "-0"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     about=st.dictionaries(st.sampled_from(FIELDS), ANY),
     rows=st.lists(st.lists(NUMBER, min_size=len(COLUMNS), max_size=len(COLUMNS)), max_size=3),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from taac.analysis.report import files, published, tables
-from taac.analysis.report.content import make_report
+from taac.analysis.report import tables
+from taac.analysis.report.page import make_report
 from taac.analysis.report.scores import Options
 from taac.errors import TaacError
 from tests.analysis.campaigns import make_run
@@ -81,22 +81,11 @@ def test_without_a_file_there_is_no_section(campaign):
     assert content["published"] == [] and "Published" not in tables.markdown(content, [])
 
 
-def test_the_page_has_the_numbers(campaign):
-    files.write_report(report(campaign, ENTRY), campaign)
-    assert '"source":"tianshou"' in (campaign / "report.html").read_text().replace('": "', '":"')
-
-
-def test_the_shipped_file_is_read():
-    entries = published.load(SHIPPED)
-    assert len(entries) > 20 and {entry.source for entry in entries} >= {"tianshou", "CleanRL"}
-
-
 @pytest.mark.parametrize(
     "change, wrong",
-    [({"mean": "2614"}, "mean"), ({"mean": float("nan")}, "mean"), ({"mean": 1e300}, "mean"), ({"sd": -1}, "sd"),
-     ({"n": 0}, "n"), ({"env_steps": 1.5}, "env_steps"), ({"env_steps": 10**400}, "env_steps"), ({"source": ""}, "source"),
-     ({"protocol": "x" * 501}, "protocol"), ({"task": None}, "task"), ({"uncounted_steps": -1}, "uncounted_steps"),
-     ({"uncounted_steps": None}, "uncounted_steps")],
+    [({"mean": "2614"}, "mean"), ({"mean": float("nan")}, "mean"), ({"sd": -1}, "sd"), ({"n": 0}, "n"),
+     ({"env_steps": 1.5}, "env_steps"), ({"source": ""}, "source"), ({"protocol": "x" * 501}, "protocol"),
+     ({"task": None}, "task"), ({"uncounted_steps": -1}, "uncounted_steps")],
 )  # fmt: skip
 def test_a_wrong_entry_is_named(campaign, change, wrong):
     with pytest.raises(TaacError, match=f"{wrong} of entry 2 is missing or wrong"):

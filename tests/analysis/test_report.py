@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-import os
 import re
 import shutil
 from pathlib import Path
@@ -15,23 +14,19 @@ import gymnasium
 import numpy as np
 import pytest
 
-from taac.analysis.report import anchors, figures, matching, statements
-from taac.analysis.report.content import make_report
-from taac.analysis.report.files import write_report
-from taac.analysis.report.scores import Options
+from taac.analysis.report import figures
+from taac.analysis.report.page import make_report, write_report
+from taac.analysis.report.scores import Options, due_steps, nearest
 from taac.analysis.report.tables import markdown, note_on_seeds, table, verdict_line, with_interval
-from taac.analysis.report.verdicts import ranks
-from taac.analysis.statistics.differences import compare
-from taac.analysis.statistics.power import hedges_g
+from taac.analysis.report.verdicts import load_anchors, ranks
+from taac.analysis.statistics.differences import compare, hedges_g
 from taac.errors import TaacError
-from taac.runs.deciding import deciding
 from tests.analysis.campaigns import (
     COLUMNS,
     EFFECTS,
     REPEATED,
     STEPS,
     TASKS,
-    VERSIONS,
     listing,
     make_campaign,
     make_run,
@@ -90,6 +85,9 @@ def test_final_returns_are_means_of_the_last_evaluations(campaign, last):
             half = 2.7764451052 * expected.std(ddof=1) / np.sqrt(5)  # t of 4 degrees of freedom
             assert (mean["low"], mean["high"]) == pytest.approx((expected.mean() - half, expected.mean() + half))
             assert of["final"]["iqm"]["estimate"] == pytest.approx(np.sort(expected)[1:4].mean())
+    for run in content["runs"]:
+        assert run["folder"] == f"{run['task']}/{run['method']}/seed_{run['seed']}" and run["left_out"] is None
+        assert run["final"] == pytest.approx(planted_returns(run["task"], run["method"], run["seed"])[-last:].mean())
 
 
 def test_area_under_the_curve_is_the_trapezoids(comparison):
@@ -97,15 +95,6 @@ def test_area_under_the_curve_is_the_trapezoids(comparison):
         for method in EFFECTS:
             areas = [area(planted_returns(task, method, s)) for s in range(5)]
             assert method_of(comparison, task, method)["area"]["mean"]["estimate"] == pytest.approx(np.mean(areas))
-
-
-def test_every_run_is_listed_with_its_scores(comparison):
-    runs = comparison["runs"]
-    assert len(runs) == 30
-    for run in runs:
-        returns = planted_returns(run["task"], run["method"], run["seed"])
-        assert run["folder"] == f"{run['task']}/{run['method']}/seed_{run['seed']}" and run["left_out"] is None
-        assert run["final"] == pytest.approx(returns[-3:].mean())
 
 
 def test_repetition_is_that_of_the_last_evaluations(comparison):
@@ -140,21 +129,12 @@ def test_exploring_repetition_is_that_of_the_summaries_since_the_evaluation_befo
     """Evaluations at 100, ..., 1000: the last three begin behind 700. What is later than the compared step is out."""
     for seed in range(2):
         folder = make_run(tmp_path / f"run{seed}", seed=seed, repeated=0.5)
-        summary = {
-            700: (0.9, 90, 100),
-            750: (0.1, 60, 100),
-            900: (0.2, 120, 300),
-            1000: (math.nan, 0, 0),
-            1001: (1, 1, 1),
-        }
-        summarize(
-            folder,
-            {
-                "rollout/fraction_repeated": {step: of[0] + seed / 10 for step, of in summary.items()},
-                "rollout/decisions": {step: of[1] for step, of in summary.items()},
-                "rollout/length": {step: of[2] for step, of in summary.items()},
-            },
-        )
+        summary = {700: (0.9, 90, 100), 750: (0.1, 60, 100), 900: (0.2, 120, 300), 1000: (math.nan, 0, 0), 1001: (1, 1, 1)}
+        summarize(folder, {
+            "rollout/fraction_repeated": {step: of[0] + seed / 10 for step, of in summary.items()},
+            "rollout/decisions": {step: of[1] for step, of in summary.items()},
+            "rollout/length": {step: of[2] for step, of in summary.items()},
+        })  # fmt: skip
     make_run(tmp_path / "bare", seed=2, repeated=0.5)
     content = make_report(tmp_path, Options())
     of = method_of(content, "Hopper-v5", "sac")
@@ -166,29 +146,9 @@ def test_exploring_repetition_is_that_of_the_summaries_since_the_evaluation_befo
     assert exploring["actor_calls_saved"]["mean"]["estimate"] == pytest.approx(1 - 180 / 400)
     assert exploring["jerk"] == {"runs": 0, "mean": None}
     assert of["repetition"]["fraction_repeated"]["mean"]["estimate"] == 0.5 and of["repetition"]["jerk"]["runs"] == 3
-    assert (
-        "repetition while exploring is not known for bare: no rollout/ summaries at the end of training"
-        in content["warnings"]
-    )
+    assert any("repetition while exploring is not known for bare" in warning for warning in content["warnings"])
     exploring = method_of(make_report(tmp_path, Options(last=10)), "Hopper-v5", "sac")["repetition_exploring"]
     assert exploring["fraction_repeated"]["mean"]["estimate"] == pytest.approx(0.4 + 0.05)  # all since the beginning
-
-
-def test_exploring_repetition_of_a_longer_run_is_that_before_the_compared_step(tmp_path):
-    make_run(tmp_path / "short")
-    folder = make_run(tmp_path / "long", "long", steps=range(100, 2001, 100), budget=2000)
-    summarize(folder, {"rollout/jerk": {600: 9.0, 800: 1.0, 1000: 3.0, 1800: 9.0}})
-    of = method_of(make_report(tmp_path, Options(allow_mixed=True)), "Hopper-v5", "long")
-    assert of["repetition_exploring"]["jerk"]["mean"]["estimate"] == 2
-
-
-def test_damaged_event_files_are_reported(tmp_path):
-    folder = summarize(make_run(tmp_path / "run"), {"rollout/jerk": {800: 2.0, 900: 3.0}})
-    (file,) = folder.glob("*tfevents*")
-    file.write_bytes(file.read_bytes()[:-1])
-    content = make_report(tmp_path, Options())
-    assert f"run run (sac): {file.name}: the last record is torn, left out" in content["warnings"]
-    assert method_of(content, "Hopper-v5", "sac")["repetition_exploring"]["jerk"]["mean"]["estimate"] == 2
 
 
 def test_planted_differences_are_found_and_planted_nulls_are_not(comparison):
@@ -232,28 +192,13 @@ def test_ranks_by_hand():
     assert {m: r["estimate"] for m, r in found.items()} == {"a": 2, "b": 1}
 
 
-def test_verdicts_are_those_of_the_corrected_family(tmp_path):
-    """A difference that is clear alone (p just under 0.05) and, with two nulls beside it, is not."""
-    values = {"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [-1.7, -0.7, 0.4, 1.4, 2.4], "c": [1.1, 1.9, 3.3, 3.6, 5.1]}
-    for method, of in values.items():
-        for seed, value in enumerate(of):
-            make_run(tmp_path / method / str(seed), method, seed=seed, returns=[value] * 10)
-    pairs = {p["x"] + p["y"]: p for p in make_report(tmp_path, Options())["pairs"]}
-    assert pairs["ab"]["p_value"] < 0.05 < pairs["ab"]["p_adjusted"]
-    assert pairs["ab"]["difference"]["low"] < 0 and pairs["ab"]["verdict"] == "inconclusive"
-    shutil.rmtree(tmp_path / "c")
-    (pair,) = make_report(tmp_path, Options())["pairs"]
-    assert pair["difference"]["low"] > 0 and pair["verdict"] == "better"
-
-
-def test_with_a_baseline_every_method_is_compared_with_it_only(campaign):
+def test_with_a_baseline_every_method_is_compared_with_it_only(campaign, comparison):
     content = make_report(campaign, Options(baseline="plain"))
     assert [(p["x"], p["y"]) for p in content["pairs"]] == 2 * [("better", "plain"), ("null", "plain")]
     assert [(p["x"], p["y"]) for p in content["over_tasks"]["pairs"]] == [("better", "plain"), ("null", "plain")]
     assert content["family"] == {"final": 6, "area": 6} and "rank" not in content["tasks"][0]["methods"][0]
     assert "6 comparisons of final returns (every method with plain" in content["family_told"]
-    every = make_report(campaign, Options())
-    for few, more in zip(content["pairs"], [p for p in every["pairs"] if p["y"] == "plain"], strict=True):
+    for few, more in zip(content["pairs"], [p for p in comparison["pairs"] if p["y"] == "plain"], strict=True):
         assert few["p_value"] == more["p_value"] and few["difference"]["high"] < more["difference"]["high"]
     with pytest.raises(TaacError, match="--baseline sac is no method of these runs; they are better, null, plain"):
         make_report(campaign, Options(baseline="sac"))
@@ -316,17 +261,10 @@ def test_all_solved_against_none_is_a_verdict(tmp_path, task, bounds, extra):
     assert "Fisher's exact test" in text
 
 
-def test_without_bounds_all_against_none_is_a_verdict_without_an_interval(tmp_path):
-    solve_rates(tmp_path, "FetchReach-v4")
-    (pair,) = make_report(tmp_path, Options(bounds=("none",)))["pairs"]
-    assert pair["verdict"] == "better" and pair["difference"]["low"] is None
-    assert "the verdict is the permutation test's" in pair["difference"]["method"]
-
-
 @pytest.mark.parametrize(
     "bounds, message",
     [
-        (("0",), "no range; pass the lowest and highest possible return as 0,1"),
+        (("0",), "--bounds 0 is no range; .* as 0,1"),
         (("1,0",), "no range"),
         (("0,nan",), "no range"),
         (("Other-v0=0,1",), "no runs on Other-v0; there are on Mine-v0"),
@@ -349,49 +287,36 @@ def test_declared_bounds_that_do_not_fit_are_not_used_and_named(tmp_path):
 # --- Evaluations that are due at the same step ----------------------------------------------------
 
 
-def test_evaluations_that_come_late_are_matched_by_when_they_were_due(tmp_path):
+@pytest.mark.parametrize("extra", ["Intervals.evaluation_interval = 100\n", ""])  # without it: by the nearest of others
+def test_evaluations_that_come_late_are_matched_by_when_they_were_due(tmp_path, extra):
     """A method that repeats 3 actions is evaluated at 102, 201, ..., 1002. Its last evaluation was dropped."""
     late = [-(-step // 3) * 3 for step in STEPS]
     assert late[-1] == 1002
-    extra = "Intervals.evaluation_interval = 100\n"
-    rng = np.random.default_rng(0)
-    for seed in range(5):
-        noise = rng.normal(size=10)
-        make_run(tmp_path / f"a{seed}", "a", "Hopper-v5", seed, np.array(STEPS) + noise, extra_gin=extra)
-        make_run(tmp_path / f"b{seed}", "b", "Hopper-v5", seed, np.array(STEPS) + noise, late, extra_gin=extra)
+    for seed in range(4):
+        returns = np.array(STEPS) + np.random.default_rng(seed).normal(size=10)
+        make_run(tmp_path / f"a{seed}", "a", "Hopper-v5", seed, returns, extra_gin=extra)
+        make_run(tmp_path / f"b{seed}", "b", "Hopper-v5", seed, returns, late, extra_gin=extra)
     content = make_report(tmp_path, Options())
     a, b = content["tasks"][0]["methods"]
     assert content["tasks"][0]["step"] == 1000 and a["final"] == b["final"] and a["area"] == b["area"]
-    (pair,) = content["pairs"]
-    assert pair["difference"]["estimate"] == 0 and pair["verdict"] == "inconclusive"
-    assert (
-        "b on Hopper-v5: evaluations up to 2 step(s) after they were due count as those of the step they were due at"
-        in content["warnings"]
-    )
+    assert content["pairs"][0]["difference"]["estimate"] == 0
+    assert any(w.startswith("b on Hopper-v5: evaluations up to 2 step(s) after they were due") for w in content["warnings"])
     assert not any("evaluations end at" in w for w in content["warnings"])
 
 
 def test_due_steps_by_hand():
-    due = lambda steps, *of: matching.due_steps(np.array(steps, dtype=float), *of)  # noqa: E731
+    due = lambda steps, *of: due_steps(np.array(steps, dtype=float), *of)  # noqa: E731
     assert due([0, 102, 201, 303, 352], 100, 350).tolist() == [0, 100, 200, 300, 350]
     assert due([102, 190, 205], 100, 1000).tolist() == [100, 190, 200]  # two due at one step: the later keeps its own
     assert due([5, 10], None, 10) is None
     # Without an interval: the nearest before, within a twentieth of the distance of evaluations.
     late = np.array([102.0, 203, 310])
-    nearest = matching.nearest(late, [np.array([100.0, 200, 300])], np.diff(late))
-    assert nearest.tolist() == [100, 200, 310]
-    assert matching.nearest(np.array([7.0]), [], np.zeros(0)).tolist() == [7]
+    found = nearest(late, [np.array([100.0, 200, 300])], np.diff(late))
+    assert found.tolist() == [100, 200, 310]
+    assert nearest(np.array([7.0]), [], np.zeros(0)).tolist() == [7]
     # 1049 is near 1000, which is taken; 1051 is not, but near 1045, which is before 1049: steps stay in their order.
     steps, others = np.array([1000.0, 1049, 1051]), [np.array([1000.0]), np.array([1045.0])]
-    assert matching.nearest(steps, others, np.array([1000.0])).tolist() == [1000, 1049, 1051]
-
-
-def test_old_runs_without_an_interval_are_matched_to_others(tmp_path):
-    for seed in range(2):
-        make_run(tmp_path / f"a{seed}", "a", "Hopper-v5", seed, np.array(STEPS) + seed)
-        make_run(tmp_path / f"b{seed}", "b", "Hopper-v5", seed, np.array(STEPS) + seed, [s + 2 for s in STEPS])
-    content = make_report(tmp_path, Options())
-    assert content["pairs"][0]["difference"]["estimate"] == 0 and content["tasks"][0]["step"] == 1000
+    assert nearest(steps, others, np.array([1000.0])).tolist() == [1000, 1049, 1051]
 
 
 def test_what_settings_were_chosen_for_is_what_runs_say(tmp_path):
@@ -436,38 +361,32 @@ def test_over_tasks_are_normalised_by_the_anchors(comparison):
     assert block["tasks"] == sorted(TASKS) and block["why_none"] is None and block["anchors_version"] == "1"
     assert {t: (a["y0"], a["y1"]) for t, a in block["anchors"].items()} == SCALES
     for of in block["methods"]:
-        scores = np.array([(finals(t, of["method"]) - SCALES[t][0]) / np.diff(SCALES[t])[0] for t in block["tasks"]])
+        returns = np.array([[planted_returns(t, of["method"], s) for s in range(5)] for t in block["tasks"]])
+        low, high = (np.array([SCALES[t][end] for t in block["tasks"]])[:, None] for end in (0, 1))
+        scores = (returns[..., -3:].mean(-1) - low) / (high - low)
         assert of["final"]["mean"]["estimate"] == pytest.approx(scores.mean())
         assert of["final"]["median"]["estimate"] == pytest.approx(np.median(scores.mean(1)))
         assert of["final"]["iqm"]["estimate"] == pytest.approx(np.sort(scores.ravel())[2:8].mean())
         assert of["final"]["optimality_gap"]["estimate"] == pytest.approx((1 - scores).mean())
         assert of["final"]["iqm"]["low"] < of["final"]["iqm"]["estimate"] < of["final"]["iqm"]["high"]
-        areas = np.array(
-            [
-                [(area(planted_returns(t, of["method"], s)) - SCALES[t][0]) / np.diff(SCALES[t])[0]
-                 for s in range(5)]
-                for t in block["tasks"]
-            ]
-        )  # fmt: skip
+        areas = (np.apply_along_axis(area, -1, returns) - low) / (high - low)
         assert of["area"]["mean"]["estimate"] == pytest.approx(areas.mean())
         fraction = next(p for p in block["profiles"]["methods"] if p["method"] == of["method"])["fraction"]
         assert fraction == pytest.approx([(scores > tau).mean() for tau in block["profiles"]["tau"]])
     iqms = {m["method"]: m["final"]["iqm"]["estimate"] for m in block["methods"]}
-    assert [p["difference"]["estimate"] for p in block["pairs"]] == pytest.approx(
-        [iqms[p["x"]] - iqms[p["y"]] for p in block["pairs"]], abs=1e-12
-    )
+    differences = [iqms[p["x"]] - iqms[p["y"]] for p in block["pairs"]]
+    assert [p["difference"]["estimate"] for p in block["pairs"]] == pytest.approx(differences, abs=1e-12)
     assert [p["verdict"] for p in block["pairs"]] == ["better", "better", "inconclusive"]
-    assert [i["improvement"]["estimate"] for i in block["improvement"]] == pytest.approx(
-        [np.mean([p["improvement"]["estimate"] for p in comparison["pairs"] if (p["x"], p["y"]) == pair])
-         for pair in (("better", "null"), ("better", "plain"), ("null", "plain"))]
-    )  # fmt: skip
+    for i in block["improvement"]:
+        of = [p["improvement"]["estimate"] for p in comparison["pairs"] if (p["x"], p["y"]) == (i["x"], i["y"])]
+        assert i["improvement"]["estimate"] == pytest.approx(np.mean(of))
 
 
 # --- Anchors --------------------------------------------------------------------------------------
 
 
 def test_anchors_of_the_package_are_what_their_source_says():
-    version, given = anchors.load()
+    version, given = load_anchors()
     assert version == "1" and len(given) >= 8
     for task, anchor in given.items():
         if "registers" in anchor.source:
@@ -477,8 +396,8 @@ def test_anchors_of_the_package_are_what_their_source_says():
 
 def test_published_anchors_are_what_their_source_says():
     results = ROOT / "experiments" / "results"
-    _, given = anchors.load(results / "published_anchors.json")
-    own = anchors.load()[1]
+    _, given = load_anchors(results / "published_anchors.json")
+    own = load_anchors()[1]
     published = json.loads((results / "published.json").read_text())["returns"]
     found = 0
     for task, anchor in given.items():
@@ -491,14 +410,6 @@ def test_published_anchors_are_what_their_source_says():
     assert found == 6
 
 
-@pytest.mark.parametrize(
-    "task, value, score", [("MountainCarContinuous-v0", -0.005, 0.27), ("LunarLanderContinuous-v3", -8.0, 0.50)]
-)
-def test_what_the_pages_say_that_failures_score(task, value, score):
-    anchor = anchors.load()[1][task]
-    assert (value - anchor.y0) / (anchor.y1 - anchor.y0) == pytest.approx(score, abs=0.005)
-
-
 def test_a_task_without_anchors_is_left_out_and_can_be_given_some(tmp_path):
     for task in ("Hopper-v5", "Mine-v0"):
         for seed in range(2):
@@ -507,30 +418,31 @@ def test_a_task_without_anchors_is_left_out_and_can_be_given_some(tmp_path):
     assert content["over_tasks"]["methods"] == [] and "two tasks" in content["over_tasks"]["why_none"]
     assert content["over_tasks"]["left_out"] == ["Mine-v0"]
     assert any("Mine-v0 is left out: it has no anchors" in w for w in content["warnings"])
-    make_run(tmp_path / "several" / "Other-v0", "sac", "Other-v0", 0, np.array(STEPS))
-    make_run(tmp_path / "several" / "Mine-v0", "sac", "Mine-v0", 0, np.array(STEPS))
-    told = make_report(tmp_path / "several", Options())["warnings"]
-    assert any("Mine-v0, Other-v0 are left out: they have no anchors" in w for w in told)
     file = tmp_path / "mine.json"
     file.write_text(json.dumps({"tasks": {"Mine-v0": {"y0": 0, "y1": 2000}, "Hopper-v5": {"y0": 0, "y1": 1000}}}))
     block = make_report(tmp_path / "runs", Options(anchors=file))["over_tasks"]
     assert block["methods"][0]["final"]["mean"]["estimate"] == pytest.approx((900.5 / 2000 + 900.5 / 1000) / 2)
+    assert block["anchors_version"] == "1, and mine.json"
 
 
 @pytest.mark.parametrize(
     "text, message",
     [
         ("{", "cannot be read"),
+        ("[" * 100_000, "not JSON"),
         ("[]", 'hold no "tasks"'),
         ('{"tasks": {"A": {"y0": 1}}}', "no numbers y0 and y1"),
         ('{"tasks": {"A": {"y0": 1, "y1": 1}}}', "define no scale"),
         ('{"tasks": {"A": {"y0": 1, "y1": NaN}}}', "define no scale"),
+        ('{"tasks": {"A": {"y0": 1e300, "y1": 0}}}', "define no scale"),
+        ('{"tasks": {"A": {"y0": %s, "y1": 0}}}' % ("9" * 400), "no numbers"),
+        ('{"tasks": {"A": {"y0": 0, "y1": 1, "bounds": [1, 0]}}}', "bounds of A are no range"),
     ],
 )
 def test_anchors_that_are_none(tmp_path, text, message):
     (tmp_path / "anchors.json").write_text(text)
     with pytest.raises(TaacError, match=message):
-        anchors.load(tmp_path / "anchors.json")
+        load_anchors(tmp_path / "anchors.json")
 
 
 def test_a_method_that_lacks_a_task_is_left_out_over_tasks(tmp_path):
@@ -558,26 +470,20 @@ def test_unfinished_and_diverged_runs_are_left_out_on_request_and_reported(tmp_p
     make_run(tmp_path / "nearly", seed=5, returns=np.array(STEPS) + 3, status="running")
     make_run(tmp_path / "crashed", seed=6, steps=STEPS[:2], status="failed")
     make_run(tmp_path / "at_once", seed=7, steps=[], status="failed")
+    make_run(tmp_path / "pruned", seed=8, status="pruned")
     content = make_report(tmp_path, Options(diverged="leave_out"))
     assert left_out(content) == {
         "crashed": "it failed: evaluated up to step 200 of 1000, compared at 1000",
         "at_once": "it has no evaluation yet; it failed",
         "nan": "diverged: the return is not a finite number at step 300",
+        "pruned": "a sweep pruned it",
         "short": "unfinished: evaluated up to step 400 of 1000, compared at 1000",
     }
     of = method_of(content, "Hopper-v5", "sac")
     assert of["seeds"] == [0, 1, 2, 5] and of["final"]["mean"]["estimate"] == pytest.approx(900 + 1.5)
     told = "\n".join(content["warnings"])
-    assert "run nan (sac) is left out: diverged" in told and "run short (sac) is left out: unfinished" in told
-    assert "1 diverged run(s) left out, which flatters it" in told
+    assert "run nan (sac) is left out: diverged" in told and "1 diverged run(s) left out, which flatters it" in told
     assert "run nearly (sac) is included, but not finished: its status is 'running'" in told
-
-
-@pytest.mark.parametrize("n, begins", [(1, "1 comparison of final returns ("), (4, "4 comparisons of final returns (")])
-def test_a_family_of_one_is_told_as_one(n, begins):
-    options = {"baseline": None, "confidence": 0.95, "paired": False}
-    told = statements.family_told({"family": {"final": n, "area": n}, "options": options})
-    assert told.startswith(begins) and f" {'is' if n == 1 else 'are'} one family, {n} of areas" in told
 
 
 def test_a_finished_run_whose_evaluations_end_early_is_reported(tmp_path):
@@ -598,22 +504,15 @@ LOG = "old/root/Hopper-v5/bad/seed_0.log"
 
 
 @pytest.mark.parametrize(
-    "run, told",
+    "status, error, told",
     [
-        (
-            {"status": "failed", "error": f"exit code 1: taac train: no (see {LOG})"},
-            "failed, exit code 1: taac train: no",
-        ),
-        (
-            {"status": "failed", "attempts": 4, "error": f"killed by SIGKILL, 4 times: it printed nothing (see {LOG})"},
-            "failed, killed by SIGKILL: it printed nothing",
-        ),
-        ({"status": "waiting", "error": None}, "waiting"),
-        ({"status": "finished", "error": None}, "finished"),
+        ("failed", f"exit code 1: taac train: no (see {LOG})", "failed, exit code 1: taac train: no"),
+        ("failed", f"killed by SIGKILL, 4 times: nothing (see {LOG})", "failed, killed by SIGKILL: nothing"),
+        ("waiting", None, "waiting"),
     ],
 )
-def test_planned_runs_without_a_folder_are_reported(tmp_path, run, told):
-    planned = [{**PLANNED, "log": LOG, **run}]
+def test_planned_runs_without_a_folder_are_reported(tmp_path, status, error, told):
+    planned = [{**PLANNED, "log": LOG, "status": status, "error": error}]
     for seed in range(2):  # moved since: one is known by what it says of itself, the other by where it is
         make_run(tmp_path / "Hopper-v5" / "sac" / f"seed_{seed}", seed=seed, returns=np.array(STEPS) + seed)
         planned.append({**PLANNED, "method": "sac", "seed": seed, "folder": "elsewhere", "status": "finished"})
@@ -624,7 +523,7 @@ def test_planned_runs_without_a_folder_are_reported(tmp_path, run, told):
     assert [w for w in warnings if "planned" in w] == [expected]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"runs": 3}', '{"runs": [1]}', '{"runs": [{"task": "T"}]}', "\0"])
+@pytest.mark.parametrize("text", ["{", "[]", '{"runs": [{"task": "T"}]}'])
 def test_a_damaged_plan_is_reported(tmp_path, text):
     make_run(tmp_path / "run")
     (tmp_path / "compare.json").write_text(text)
@@ -679,11 +578,6 @@ def test_the_optimality_gap_is_not_negative(tmp_path):
     assert gap["estimate"] == pytest.approx(np.mean(short) / 3)
 
 
-def test_the_page_says_where_intervals_do_not_hold(comparison):
-    (text,) = [s["text"] for s in comparison["statements"] if s["about"] == "Intervals"]
-    assert "0.62 or 0.83" in text and "0.62 or 0.78" in text
-
-
 def test_without_a_finished_run_all_are_compared_where_all_have_been(tmp_path):
     for seed, n in enumerate((5, 7, 9)):
         make_run(tmp_path / f"run{seed}", seed=seed, steps=STEPS[:n], status="running")
@@ -691,17 +585,6 @@ def test_without_a_finished_run_all_are_compared_where_all_have_been(tmp_path):
     assert content["tasks"][0]["step"] == 500 and not left_out(content)
     assert method_of(content, "Hopper-v5", "sac")["final"]["mean"]["estimate"] == pytest.approx(400)  # of 300, 400, 500
     assert "no run on Hopper-v5 is finished; compared at step 500, which all have reached" in content["warnings"]
-
-
-def test_evaluations_at_other_steps_are_compared_over_what_both_cover(tmp_path):
-    """The return is the step, so any area from a to b is (a + b) / 2."""
-    for seed in range(2):
-        make_run(tmp_path / f"a{seed}", "a", seed=seed)
-        steps = range(250, 1001, 250)
-        make_run(tmp_path / f"b{seed}", "b", seed=seed, steps=steps)
-    content = make_report(tmp_path, Options())
-    for method in "ab":
-        assert method_of(content, "Hopper-v5", method)["area"]["mean"]["estimate"] == pytest.approx(625)
 
 
 def test_mixed_budgets_are_compared_at_the_smaller(tmp_path):
@@ -780,9 +663,7 @@ def test_the_settings_that_decide_are_told_once_or_by_method_and_task(tmp_path):
 
 def test_columns_that_are_missing_are_dashes(tmp_path):
     for seed in range(2):
-        make_run(
-            tmp_path / f"a{seed}", seed=seed, columns=[c for c in COLUMNS if c not in ("jerk", "fraction_repeated")]
-        )
+        make_run(tmp_path / f"a{seed}", seed=seed, columns=[c for c in COLUMNS if c not in ("jerk", "fraction_repeated")])
     comparison = make_report(tmp_path, Options())
     of = method_of(comparison, "Hopper-v5", "sac")["repetition"]
     assert of["jerk"] == {"runs": 0, "mean": None} and of["decisions"]["runs"] == 2
@@ -811,16 +692,10 @@ def test_all_files_are_there_and_nothing_else(written):
             assert data.startswith(b"\x89PNG") and len(data) > 5000
 
 
-def test_the_same_runs_give_the_same_bytes(campaign, written, tmp_path):
+def test_the_same_runs_give_the_same_bytes(campaign, comparison, written, tmp_path):
     write_report(make_report(campaign, Options()), tmp_path)
     assert listing(tmp_path) == listing(written)
-
-
-def test_json_is_the_content_and_strict(comparison, written):
-    def refuse(constant):
-        raise AssertionError(constant)
-
-    content = json.loads((written / "report.json").read_text(), parse_constant=refuse)
+    content = json.loads((written / "report.json").read_text(), parse_constant=lambda constant: 1 / 0)  # no NaN
     figures = content.pop("figures")
     assert content == comparison and all((written / name).exists() for name in figures)
 
@@ -923,16 +798,6 @@ def test_a_report_that_cannot_be_made_leaves_the_old_one(written, comparison, tm
     assert listing(tmp_path) == before
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(comparison, tmp_path, monkeypatch):
-    def fail(*paths):
-        raise OSError("no space left")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="no space"):
-        write_report(comparison, tmp_path)
-    assert listing(tmp_path) == {}
-
-
 def test_matrix_products_that_differ_are_told(tmp_path):
     """Those of one task: runs of other tasks are compared with none of them."""
     make_campaign(tmp_path, seeds=range(2), tasks=("Ant-v5",))
@@ -941,16 +806,3 @@ def test_matrix_products_that_differ_are_told(tmp_path):
     make_run(tmp_path / "odd", "null", "Ant-v5", 2, products="onednn")
     (told,) = (w for w in make_report(tmp_path, Options())["warnings"] if "matrix products" in w)
     assert told.startswith("matrix products on Ant-v5: plain in 6 run(s), but odd has onednn; their numbers are rounded")
-
-
-def test_versions_that_differ_are_refused(tmp_path):
-    make_campaign(tmp_path, seeds=range(2), tasks=("Ant-v5",))
-    make_run(tmp_path / "odd", "null", "Ant-v5", 2, versions={**VERSIONS, "torch": "2.0"})
-    with pytest.raises(TaacError, match=r"version of torch: 2.13.0 in 6 run\(s\), but odd has 2.0"):
-        make_report(tmp_path, Options())
-
-
-def test_a_run_that_learns_offline_takes_no_random_steps():
-    settings = {"UpdateRatio.initial_collect_steps": "1000", "create_experiment.offline": "True"}
-    assert deciding(settings, 1.0)["random steps first"] == "0"
-    assert deciding({**settings, "create_experiment.offline": "False"}, 1.0)["random steps first"] == "1000"

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taac.analysis.readers import comparable, run_records
+from taac.analysis.readers import run_records
 from taac.errors import TaacError
-from taac.runs import layout
 from tests.analysis.campaigns import COLUMNS, STEPS, VERSIONS, make_run
 
 
@@ -34,37 +33,17 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path, monkeypatch):
     make_run(tmp_path / "mine")
     for name in ("gone", "theirs", "mine/checkpoints"):
         (tmp_path / name).mkdir()
-    scandir = os.scandir
-    denied = PermissionError(errno.EACCES, "Permission denied")
-    errors = {"gone": FileNotFoundError(errno.ENOENT, "No such file"), "theirs": denied, "checkpoints": denied}
+    scandir, errors = os.scandir, {"gone": errno.ENOENT, "theirs": errno.EACCES, "checkpoints": errno.EACCES}
 
     def closed(path):
-        if (error := errors.get(Path(path).name)) is not None:
-            error.filename = path
-            raise error
+        if (number := errors.get(Path(path).name)) is not None:
+            raise OSError(number, os.strerror(number), path)
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", closed)
     mine, theirs = run_records.find(tmp_path)
     assert not mine.problems and theirs.folder == "theirs"
     assert theirs.problems[0] == "the folder cannot be listed, so runs in it are unknown: Permission denied"
-
-
-@pytest.mark.parametrize("name", ["d", "d" * 30])  # 30: paths that are too long for the system
-def test_folders_of_any_depth_are_searched(tmp_path, monkeypatch, name):
-    make_run(tmp_path / "sac" / "run", method=None)
-    monkeypatch.chdir(tmp_path)
-    for _ in range(1200):
-        os.mkdir(name)
-        os.chdir(name)
-    try:
-        found = {record.folder: record.problems for record in run_records.find(tmp_path)}
-    finally:
-        for _ in range(1200):  # else nobody could remove them
-            os.chdir("..")
-            os.rmdir(name)
-    assert found.pop("sac/run") == ()
-    assert not found if name == "d" else "cannot be listed" in found[name][0] and "too long" in found[name][0]
 
 
 def test_a_run_itself_can_be_the_root(tmp_path):
@@ -94,7 +73,6 @@ def test_where_the_name_of_a_method_is_from(tmp_path, method, algorithm, expecte
         ("'mine'", ("mine", "config.gin")),
         ("None", ("TaacAlgorithm", "algorithm")),
         ("'a\\nb'", ("TaacAlgorithm", "algorithm")),
-        ("['" + "x" * 300 + "']", ("TaacAlgorithm", "algorithm")),
         ("'" + "x" * 201 + "'", ("TaacAlgorithm", "algorithm")),
     ],
 )
@@ -106,7 +84,6 @@ def test_without_a_name_in_run_json_the_configuration_tells_it(tmp_path, bound, 
     assert "create_experiment.method" not in record.settings
     folder = tmp_path / "parent" / "run"
     assert run_records.method_of(folder, {"method": None}) == expected[0]
-    assert run_records.method_of(folder, {"method": ["x"]}) == expected[0]
     assert run_records.method_of(folder, {"method": "y"}) == "y"
 
 
@@ -143,11 +120,6 @@ def test_task_in_run_json_wins_and_config_gin_helps_out(tmp_path):
     assert (record.task, record.seed) == ("Ant-v5", 4)
 
 
-def test_macros_that_name_each_other_end():
-    assert layout.parse_bindings("a = %b\nb = %a\nX.y = %c\nc = %d\nd = 3\n")["X.y"] == "3"
-    assert layout.parse_bindings("a = %b\nb = %a\n")["a"] in ("%a", "%b")
-
-
 def test_a_torn_last_line_is_left_out_even_where_it_reads_as_numbers(tmp_path):
     folder = make_run(tmp_path / "run", repeated=0.75)
     text = (folder / "evaluations.csv").read_bytes()
@@ -176,21 +148,13 @@ def cells(change):
 
 DAMAGED = {  # what happens to the lines of evaluations.csv, the header first, and what is said
     "a field short": (cells(lambda row: row[:5] + row[6:]), "line 10 has 13 values for 14 columns"),
-    "a field too many": (cells(lambda row: row[:5] + ["0", *row[5:]]), "line 10 has 15 values for 14 columns"),
-    "NUL bytes in a return": (cells(lambda row: [*row[:5], "9\0\0.0", *row[6:]]), "has '9\\x00\\x00.0' for return_mean"),
     "a line of NUL bytes": (lambda lines: [*lines[:9], "\0" * 40, *lines[9:]], "line 10 has 1 values for 14 columns"),
     "a garbled return": (cells(lambda row: [*row[:5], "1x9.0", *row[6:]]), "line 10 has '1x9.0' for return_mean"),
     "no return": (cells(lambda row: [*row[:5], "", *row[6:]]), "line 10 has '' for return_mean"),
     "a garbled length": (cells(lambda row: [*row[:7], "#REF!", *row[8:]]), "line 10 has '#REF!' for length"),
-    "underscores": (cells(lambda row: [*row[:5], "1_99", *row[6:]]), "line 10 has '1_99' for return_mean"),
     "too many digits": (cells(lambda row: [*row[:5], "1e999", *row[6:]]), "line 10 has '1e999' for return_mean"),
-    "no step": (cells(lambda row: ["", *row[1:]]), "line 10 has '' for env_steps"),
-    "a step of nan": (cells(lambda row: ["nan", *row[1:]]), "line 10 has nan for env_steps, expected a whole number"),
     "half a step": (cells(lambda row: ["900.5", *row[1:]]), "line 10 has 900.5 for env_steps, expected a whole number"),
     "a step that lost a digit": (cells(lambda row: ["90", *row[1:]]), "line 10 has step 90 after step 800"),
-    "a step twice": (lambda lines: [*lines[:9], lines[8], *lines[9:]], "line 10 has step 800 after step 800"),
-    "two lines in one": (lambda lines: [*lines[:8], lines[8] + lines[9], lines[10]], "line 9 has 27 values"),
-    "a quotation mark": (cells(lambda row: ['"' + row[0], *row[1:]]), "line 11 has 1 values for 14 columns"),
     "a column named twice": (lambda lines: [lines[0].replace("jerk", "length"), *lines[1:]], "line 1 names a column twice"),
 }  # fmt: skip
 
@@ -217,52 +181,30 @@ def test_numbers_as_python_and_spreadsheets_write_them_are_no_damage(tmp_path):
     assert not record.problems and not record.notes
 
 
-def broken(folder, kind):
-    file = folder / "evaluations.csv"
-    if kind == "nan":
-        file.write_text(file.read_text().replace(",500.0,", ",nan,"))
-    elif kind == "infinite":
-        file.write_text(file.read_text().replace(",500.0,", ",-inf,"))
-    elif kind == "no run.json":
-        (folder / "run.json").unlink()
-    elif kind == "half a run.json":
-        (folder / "run.json").write_text('{"status": "fin')
-    elif kind == "a list":
-        (folder / "run.json").write_text("[]")
-    elif kind == "no evaluations":
-        file.unlink()
-    elif kind == "a header alone":
-        file.write_text(file.read_text().splitlines()[0] + "\n")
-    elif kind == "nothing at all":
-        file.write_text("")
-    elif kind == "no returns":
-        file.write_text(file.read_text().replace("return_mean", "score"))
-    elif kind == "no text":
-        file.write_bytes(b"\xff\xfe\x00")
-    elif kind == "no task":
-        (folder / "run.json").write_text("{}")
-        (folder / "config.gin").unlink()
-
-
 @pytest.mark.parametrize(
-    "kind, problem",
+    "name, change, problem",
     [
-        ("nan", "diverged: the return is not a finite number at step 500"),
-        ("infinite", "diverged: the return is not a finite number at step 500"),
-        ("no run.json", "no run.json"),
-        ("half a run.json", "run.json cannot be read"),
-        ("a list", "holds a list"),
-        ("no evaluations", "no evaluations.csv"),
-        ("a header alone", "no evaluation yet"),
-        ("nothing at all", "no column"),
-        ("no returns", "no column return_mean"),
-        ("no text", "cannot be read"),
-        ("no task", "names its task"),
+        ("evaluations.csv", lambda text: text.replace(",500.0,", ",nan,"), "diverged: the return is not a finite number"),
+        ("evaluations.csv", lambda text: text.replace(",500.0,", ",-inf,"), "diverged"),
+        ("evaluations.csv", lambda text: text.splitlines()[0] + "\n", "no evaluation yet"),
+        ("evaluations.csv", lambda text: "", "no column"),
+        ("evaluations.csv", lambda text: text.replace("return_mean", "score"), "no column return_mean"),
+        ("evaluations.csv", lambda text: "\udcff", "cannot be read"),
+        ("evaluations.csv", None, "no evaluations.csv"),
+        ("run.json", lambda text: '{"status": "fin', "run.json cannot be read"),
+        ("run.json", lambda text: "[]", "holds a list"),
+        ("run.json", None, "no run.json"),
+        ("run.json", lambda text: '{"method": "sac"}', "names its task"),
     ],
-)
-def test_a_damaged_run_is_a_record_that_says_so(tmp_path, kind, problem):
-    folder = make_run(tmp_path / "run")
-    broken(folder, kind)
+)  # fmt: skip
+def test_a_damaged_run_is_a_record_that_says_so(tmp_path, name, change, problem):
+    file = make_run(tmp_path / "run") / name
+    if problem == "names its task":
+        (tmp_path / "run" / "config.gin").unlink()
+    if change is None:
+        file.unlink()
+    else:
+        file.write_bytes(change(file.read_text()).encode("utf-8", "surrogateescape"))
     assert any(problem in told for told in only(tmp_path).problems), only(tmp_path).problems
 
 
@@ -271,47 +213,3 @@ def test_folders_without_runs(tmp_path):
         run_records.find(tmp_path)
     with pytest.raises(TaacError, match="is no folder"):
         run_records.find(tmp_path / "nothing")
-
-
-# --- What is not comparable -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "other, what",
-    [
-        (
-            {"versions": {**VERSIONS, "gymnasium": "1.3.0"}},
-            "version of gymnasium: 1.4.0 in 3 run(s), but odd has 1.3.0",
-        ),
-        ({"budget": 2000}, "budget on Hopper-v5, environment steps: 1000 in 3 run(s), but odd has 2000"),
-        ({"updates_per_iteration": 4}, "updates per environment step on Hopper-v5: 0.5 in 3 run(s), but odd has 2.0"),
-        ({"extra_gin": "create_environment.env_kwargs = {'a': 1}\n"}, None),  # the others do not say: nothing differs
-        ({"extra_gin": "SacAlgorithm.gamma = 0.5\n", "method": "sac"}, "odd has SacAlgorithm.gamma = 0.5 for None"),
-        ({"method": "sac", "seed": 1}, "seed 1 of sac on Hopper-v5 occurs more than once: odd, sac_1"),
-        ({"versions": {**VERSIONS, "tensorboard": "1.0"}}, None),
-        ({"versions": {"taac": "0.1.0"}}, None),
-        ({"task": "Ant-v5", "budget": 77, "updates_per_iteration": 9}, None),
-    ],
-)
-def test_what_differs_is_named(tmp_path, other, what):
-    for seed in range(3):
-        make_run(tmp_path / f"sac_{seed}", seed=seed)
-    make_run(tmp_path / "odd", **{"method": "taac", "seed": 7, **other})
-    records = run_records.find(tmp_path)
-    found = comparable.mixtures(records)
-    if what is None:
-        assert found == []
-        return
-    assert len(found) == 1 and what in found[0], found
-    with pytest.raises(TaacError, match="--allow_mixed") as refused:
-        comparable.refuse_mixtures(records, allow_mixed=False)
-    assert what in str(refused.value)
-    assert what in comparable.refuse_mixtures(records, allow_mixed=True)[0]
-
-
-def test_a_run_with_videos_of_its_evaluations_is_no_other_configuration(tmp_path):
-    for seed in range(2):
-        folder = make_run(tmp_path / f"sac_{seed}", seed=seed)
-        with open(folder / "config.gin", "a", encoding="utf-8") as file:
-            file.write(f"\ncreate_experiment.evaluation_video = {seed == 1}\n")
-    assert comparable.mixtures(run_records.find(tmp_path)) == []

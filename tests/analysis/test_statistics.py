@@ -10,13 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from taac.analysis.report.scores import REPETITION
 from taac.analysis.statistics import intervals
-from taac.analysis.statistics import scores as statistics
 from taac.analysis.statistics.differences import bounded_difference, compare, improvement_interval
-from taac.analysis.statistics.intervals import bounded_interval, estimate_interval, performance_profile
-from taac.analysis.statistics.quantiles import proportion_interval, student_p_value, student_quantile
-from taac.analysis.statistics.scores import STATISTICS
+from taac.analysis.statistics.intervals import (
+    STATISTICS,
+    bounded_interval,
+    estimate_interval,
+    performance_profile,
+    proportion_interval,
+    student_p_value,
+    student_quantile,
+)
 
+NAN = math.nan
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 mean, median, iqm = STATISTICS["mean"], STATISTICS["median"], STATISTICS["iqm"]
 
@@ -48,15 +55,12 @@ def test_a_table_by_hand():
     "scores, expected",
     [
         ([1, 2, 9], 4),  # floor(3 / 4) = 0: the mean
-        ([0, 1, 2, 6], 1.5),
         ([0, 1, 2, 6, 90], 3),  # floor(5 / 4) = 1
-        ([0, 1, 2, 6, 7, 8, 100], 4.8),  # floor(7 / 4) = 1: 24 / 5
         ([0, 1, 2, 6, 7, 8, 100, 100], 5.75),  # 2: (2 + 6 + 7 + 8) / 4
     ],
 )
 def test_iqm_drops_whole_runs(scores, expected):
-    assert iqm(one(*scores)) == expected
-    assert iqm(one(*reversed(scores))) == expected
+    assert iqm(one(*scores)) == expected == iqm(one(*reversed(scores)))
 
 
 def test_tasks_weigh_the_same_however_many_runs_they_have():
@@ -75,7 +79,7 @@ def test_tasks_weigh_the_same_however_many_runs_they_have():
 def test_weighted_and_plain_iqm_agree_where_runs_are_as_many(table):
     weights = np.full(table.size, 3)
     flat = table.ravel()
-    kept = ~(statistics._lowest_quarter(flat, weights) | statistics._lowest_quarter(-flat, weights))
+    kept = ~(intervals._lowest_quarter(flat, weights) | intervals._lowest_quarter(-flat, weights))
     assert iqm(table) == pytest.approx(flat[kept].mean(), abs=1e-12)
 
 
@@ -90,11 +94,6 @@ def test_aggregates_follow_scale_shift_sign_and_order(scores, scale, shift, name
     assert min(t.min() for t in scores) - 1e-9 <= value <= max(t.max() for t in scores) + 1e-9
 
 
-@pytest.mark.parametrize("name", sorted(STATISTICS))
-def test_equal_scores_have_themselves_for_every_aggregate(name):
-    assert STATISTICS[name]([np.full(3, 0.7), np.full(5, 0.7)]) == pytest.approx(0.7, abs=1e-15)
-
-
 # --- Quantiles ------------------------------------------------------------------------------------
 
 
@@ -102,11 +101,8 @@ def test_equal_scores_have_themselves_for_every_aggregate(name):
     "confidence, df, expected",
     [
         (0.95, 1, math.tan(0.475 * math.pi)),  # Cauchy
-        (0.9, 2, math.sqrt(2 / (1 / 0.9**2 - 1))),  # P(|T| <= t) = t / sqrt(2 + t^2)
-        (0.95, 2, 4.302653),  # printed tables from here on
-        (0.95, 9, 2.262157),
+        (0.95, 9, 2.262157),  # printed tables
         (0.99, 4, 4.604095),
-        (0.95, 1e9, 1.959964),
     ],
 )
 def test_students_quantiles(confidence, df, expected):
@@ -120,16 +116,6 @@ def test_clopper_pearson_by_hand():
     assert proportion_interval(0, 3) == pytest.approx((0, 1 - 0.025 ** (1 / 3)))
     assert proportion_interval(1, 1) == pytest.approx((0.025, 1))
     assert proportion_interval(0.7, 10) == pytest.approx((0.347547, 0.933260), abs=1e-6)  # printed table
-
-
-@pytest.mark.parametrize("n", [1, 3, 5, 10])
-@pytest.mark.parametrize("p", [0.02, 0.3, 0.5, 0.9])
-def test_clopper_pearson_covers_exactly(n, p):
-    covered = 0.0
-    for k in range(n + 1):
-        low, high = proportion_interval(k / n, n)
-        covered += (low <= p <= high) * math.comb(n, k) * p**k * (1 - p) ** (n - k)
-    assert covered >= 0.95
 
 
 # --- Intervals ------------------------------------------------------------------------------------
@@ -202,6 +188,37 @@ def test_bounded_interval_by_hand():
     assert bounded_interval(np.array([0.5]), (0, 1)).low > 0  # even a single run is informative
 
 
+# --- Ranges ---------------------------------------------------------------------------------------
+
+
+def test_ends_by_hand():
+    low, high = intervals.cut("rollout/fraction_repeated", [0.5, 0.9, NAN, 1.5], [-0.2, 0.6, NAN, 1.2], [0.7, 1.4, NAN, 1.8])
+    np.testing.assert_array_equal(low, [0, 0.6, NAN, 1.2])  # where the estimate is out of range, nothing is cut
+    np.testing.assert_array_equal(high, [0.7, 1, NAN, 1.8])
+    assert [float(end) for end in intervals.cut("jerk", -0.5, -0.9, -0.1)] == [-0.9, -0.1]
+    assert [float(end) for end in intervals.cut("max_run", 33.8, -35.6, 103.1)] == [1, 103.1]
+    assert [float(end) for end in intervals.cut("return", 33.8, -35.6, 103.1)] == [-35.6, 103.1]
+
+
+def test_what_was_cut_is_said_once():
+    found = {"estimate": 0.2, "low": -0.1, "high": 0.5, "confidence": 0.95, "method": "Student t"}
+    cut = intervals.cut_interval("jerk", found)
+    assert cut == {**found, "low": 0.0, "method": "Student t, cut to 0 or more"}
+    assert intervals.cut_interval("jerk", cut) == cut and found["low"] == -0.1
+    assert intervals.cut_interval("return_mean", found) is found and intervals.cut_interval("jerk", None) is None
+
+
+def test_a_range_may_be_given():
+    found = {"estimate": 0.9, "low": 0.6, "high": 1.2, "confidence": 0.95, "method": "Student t"}
+    assert intervals.cut_interval("final", found, (0.0, 1.0)) == {**found, "high": 1.0, "method": "Student t, cut to [0, 1]"}
+    low, high = intervals.cut("return_mean", [0.9, NAN], [-0.6, NAN], [1.2, NAN], (-0.5, 1.0))
+    np.testing.assert_array_equal([low, high], [[-0.5, NAN], [1, NAN]])
+
+
+def test_every_repetition_measure_has_its_range():
+    assert set(REPETITION) <= set(intervals.BOUNDS)
+
+
 # --- Coverage -------------------------------------------------------------------------------------
 # "95%" intervals against the truth. Measured numbers are in the docstrings; the bounds asserted leave three standard
 # errors of the simulation.
@@ -251,18 +268,6 @@ def test_solved_or_not_is_covered_by_bounds_or_called_undefined(runs):
     assert holds >= 0.97 and undefined == 0
 
 
-@pytest.mark.parametrize("runs, low, high", [(3, 0.70, 0.80), (5, 0.79, 0.88), (10, 0.85, 0.93)])
-def test_the_percentile_bootstrap_undercovers(runs, low, high):
-    rng = np.random.default_rng(0)
-
-    def percentiles(scores):
-        means = rng.choice(scores[0], (300, runs)).mean(1)
-        return intervals.Interval(scores[0].mean(), *np.quantile(means, [0.025, 0.975]), 0.95, "")
-
-    holds, _ = coverage(percentiles, "normal", runs, 0, 800)
-    assert low <= holds <= high  # 0.75, 0.84, 0.90
-
-
 # IQM of all scores: of a symmetric distribution the middle; of lognormal(0, s): (F(q3) - F(q1)) e^{s^2/2} / (1/2) with
 # F(q) = Phi(z - s), z = -+0.67449: 2 e^{0.28125} (Phi(-0.07551) - Phi(-1.42449)).
 LOGNORMAL_IQM = 2 * math.exp(0.28125) * (math.erf(-0.07551 / math.sqrt(2)) / 2 - math.erf(-1.42449 / math.sqrt(2)) / 2)
@@ -274,14 +279,6 @@ def test_coverage_of_the_iqm_over_tasks(kind, truth, runs):
     # On three like tasks, three runs each: 0.95; the percentile bootstrap 0.86.
     holds, undefined = coverage(lambda s: estimate_interval(s, "iqm", 200), kind, runs, truth, 300, tasks=3)
     assert 0.91 <= holds <= 1 and undefined == 0
-
-
-def test_coverage_of_the_profile():
-    truth = 0.5 * (1 - math.erf(0.5 / math.sqrt(2)))  # P(normal > 0.5)
-    rng = np.random.default_rng(0)
-    for runs, tasks in ((3, 1), (5, 1), (10, 1), (3, 4)):
-        profiles = [performance_profile(rng.normal(size=(tasks, runs)), np.array([0.5])) for _ in range(500)]
-        assert np.mean([p.low[0] <= truth <= p.high[0] for p in profiles]) >= 0.94
 
 
 # --- Performance profiles -------------------------------------------------------------------------
@@ -331,12 +328,6 @@ def test_improvement_interval_solves_its_equation():
     for p in (interval.low, interval.high):
         variance = p * (1 - p) * (1 + 1.5 * ((1 - p) / (2 - p) + p / (1 + p))) / 6 / 2  # m = 3, n = 2, T = 2
         assert (interval.estimate - p) ** 2 == pytest.approx(1.959964**2 * variance, rel=1e-5)
-
-
-def test_all_above_all_leaves_room_for_doubt():
-    # (1 - P)^2 = z^2 P (1 - P) (1 + 2 (...)) / 9 at P = 0.501.
-    x, y = one(4, 5, 6), one(1, 2, 3)
-    assert improvement_interval(x, y)[:3] == pytest.approx((1, 0.50102, 1), abs=1e-5)
 
 
 @pytest.mark.parametrize("runs", [3, 5, 10])
@@ -397,12 +388,6 @@ def test_pairs_move_together_in_the_bootstrap():
     assert paired.high - paired.low < 0.01 < unpaired.high - unpaired.low
 
 
-def test_a_difference_between_overlapping_intervals_is_found():
-    y = np.arange(5.0)
-    assert estimate_interval([y + 2.6], "mean").low < estimate_interval([y], "mean").high
-    assert sign(compare([y + 2.6], [y])) == 1
-
-
 def test_runs_that_do_not_differ_have_an_interval_by_bounds_only():
     solved, failed = np.ones(5), np.zeros(5)
     d = compare([solved], [failed])
@@ -425,10 +410,3 @@ def test_intervals_of_no_difference_exclude_0_at_the_stated_rate(kind, highest, 
     if kind == "normal" and runs > 3:
         assert signs.count(0) / 600 <= 0.98
         assert min(signs.count(1), signs.count(-1)) > 5
-
-
-@pytest.mark.parametrize("statistic, paired", [("iqm", False), ("iqm", True), ("mean", True)])
-def test_no_difference_over_tasks(statistic, paired):
-    rng = np.random.default_rng(0)
-    signs = [sign(compare(list(rng.normal(size=(3, 5))), list(rng.normal(size=(3, 5))), statistic, paired)) for _ in range(200)]
-    assert 0.9 <= signs.count(0) / 200 <= 0.995

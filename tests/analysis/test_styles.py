@@ -48,13 +48,6 @@ def contrast(a, b):
     return (high + 0.05) / (low + 0.05)
 
 
-def test_cielab_by_hand():
-    assert lab("#ffffff") == pytest.approx([100, 0, 0], abs=0.01)
-    assert lab("#ff0000") == pytest.approx([53.24, 80.09, 67.20], abs=0.02)  # the textbook's red
-    # Red and green of one lightness are one for those who cannot tell them, and far apart for others.
-    assert distance("#c23b22", "#7f7a23") > 60 > 15 > distance("#c23b22", "#7f7a23", "deuteranopia")
-
-
 @pytest.mark.parametrize("vision", VISION)
 @pytest.mark.parametrize("scheme", ["color", "dark"])
 def test_methods_that_share_a_dash_or_a_marker_have_colours_that_stay_apart(scheme, vision):
@@ -129,24 +122,17 @@ def test_a_legend_lies_beside_all_panels_and_names_every_method(names):
 
 
 @pytest.mark.parametrize(
-    "low, high, expected",
+    "lines, low, high, expected",
     [
-        (-900.0, 900.0, (-60.0, 160.0)),  # half of 100 beyond the lines, and a margin of a twentieth of 200
-        (-900.0, 60.0, (-57.5, 107.5)),
-        (-40.0, 140.0, None),  # the whole band
-        (math.nan, math.nan, None),
+        ([0.0, 47.0, math.nan, 100.0], -900.0, 900.0, (-60.0, 160.0)),  # half of 100 beyond the lines, and a twentieth of 200
+        ([0.0, 47.0, math.nan, 100.0], -900.0, 60.0, (-57.5, 107.5)),
+        ([0.0, 47.0, math.nan, 100.0], -40.0, 140.0, None),  # the whole band
+        ([5.0, 5.0], -1.0, 9.0, None),
+        ([], -1.0, 9.0, None),
     ],
 )
-def test_a_band_of_few_runs_does_not_press_the_lines_flat(low, high, expected):
+def test_a_band_of_few_runs_does_not_press_the_lines_flat(lines, low, high, expected):
     _, ((axis,),) = panels(1, 1, (3, 2))
     before = axis.get_ylim()
-    styles.limit(axis, [[0.0, 47.0, math.nan], [0.0, 100.0]], [[low, math.nan], [high, math.nan]])
+    styles.limit(axis, [lines], [[low, math.nan], [high, math.nan]])
     assert axis.get_ylim() == pytest.approx(before if expected is None else expected)
-
-
-@pytest.mark.parametrize("lines", [[], [[math.nan]], [[5.0, 5.0]]])
-def test_lines_without_a_range_leave_the_panel_as_it_is(lines):
-    _, ((axis,),) = panels(1, 1, (3, 2))
-    before = axis.get_ylim()
-    styles.limit(axis, lines, [[-1.0], [9.0]])
-    assert axis.get_ylim() == before

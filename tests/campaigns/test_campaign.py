@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from taac.analysis.readers import run_records
-from taac.analysis.report import checks
+from taac.analysis.report.text import missing_warnings
 from taac.campaigns.campaign import Campaign, State, View
 from taac.campaigns.launchers import Outcome
 from taac.campaigns.run import ATTEMPT, Run
@@ -138,7 +138,10 @@ def test_what_an_earlier_campaign_in_the_folder_planned_stays_in_the_record(tmp_
     assert [(run["method"], run["status"]) for run in told.values()] == [
         ("bad", "failed"), ("again", "finished"), ("new", "finished"),
     ]  # fmt: skip
-    warnings = checks.missing_warnings(tmp_path, run_records.find(tmp_path))
+    content = json.loads((tmp_path / "compare.json").read_text())
+    assert len(content["runs"]) == 3
+    assert [content[name] for name in ("finished", "running", "waiting", "failed")] == [2, 0, 0, 1]
+    warnings = missing_warnings(tmp_path, run_records.find(tmp_path))
     assert any("(bad) is planned but missing: failed, exit code 1: last words of bad" in warning for warning in warnings)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.results import cells, claims, collect, figures, page
 from taac.analysis.readers import run_records
-from taac.analysis.report import published
+from taac.analysis.report.tables import Published
 from taac.errors import TaacError
 from taac.runs import layout
 
@@ -155,7 +155,7 @@ def test_a_task_without_a_threshold_says_so(tmp_path):
 def test_published_returns_are_beside_the_same_number_of_steps(tmp_path):
     """Steps that a source does not count are added, and a run that ends a little before is shown at its end, 400."""
     write_run(tmp_path / "a", tmp_path)  # returns 1, 2, 3, 6 at 100, 200, 300, 400
-    entry = published.Entry("Toy", "sac", 200, 5.0, 1.0, 10, "others", "v9", "theirs", uncounted_steps=100)
+    entry = Published("Toy", "sac", 200, 5.0, 1.0, 10, "others", "v9", "theirs", uncounted_steps=100)
     late, too_late = entry._replace(env_steps=340), entry._replace(env_steps=345)
     runs = page.grouped(run_records.find(tmp_path))
     shown = [line for line in page.beside_published(runs, [entry, late, too_late]) if "others (1)" in line]

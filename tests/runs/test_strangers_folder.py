@@ -11,8 +11,7 @@ import torch
 
 from taac.analysis.curves import plots
 from taac.analysis.readers import events, run_records
-from taac.analysis.report.content import make_report
-from taac.analysis.report.files import write_report
+from taac.analysis.report.page import make_report, write_report
 from taac.analysis.report.scores import Options
 from taac.campaigns.launchers import local
 from taac.errors import TaacError

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from taac.analysis.statistics.quantiles import CONFIDENCE, student_quantile
+from taac.analysis.statistics.intervals import CONFIDENCE, student_quantile
 from taac.errors import TaacError
 
 Run = tuple[np.ndarray, np.ndarray]  # x and values, [n] each, x rising
@@ -43,13 +43,9 @@ def interpolate(runs: Sequence[Run], steps: np.ndarray) -> np.ndarray:
 def area_under_curve(
     steps: np.ndarray, values: np.ndarray, low: float | None = None, high: float | None = None
 ) -> float:
-    """The mean value of one run over steps, `integral from low to high / (high - low)`, by the trapezoid rule.
+    """The mean value `[n]` of one run over rising steps, `integral from low to high / (high - low)`, by the trapezoid rule.
 
-    For a constant curve it is the constant. Curves are comparable only over the same range.
-
-    Args:
-        steps, values: `[n]`, steps rising.
-        low, high: the range. None for the first and the last evaluation.
+    The range is from the first to the last evaluation, unless it is given. Curves are comparable only over the same range.
 
     Raises:
         TaacError: the range is empty, or the run does not cover it.
@@ -60,8 +56,7 @@ def area_under_curve(
             f"no area from step {start} to {end} under a curve that was evaluated from {steps[0]} to {steps[-1]}; "
             "use a range within it, of more than one step"
         )
-    between = steps[(steps > start) & (steps < end)]
-    x = np.concatenate([[start], between, [end]])
+    x = np.concatenate([[start], steps[(steps > start) & (steps < end)], [end]])
     y = np.interp(x, steps, values)
     return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum() / (end - start))
 
@@ -70,11 +65,8 @@ def learning_curve(steps: np.ndarray, values: np.ndarray) -> Curve:
     """The mean over the runs of one task at each step, with Student's interval at each step by itself.
 
     If a run is NaN at a step, so is the curve. The mean of the remaining runs would be another quantity, and its curve would
-    jump where a run ends. If all runs are equal at a step, or there is only one, the interval there is NaN.
-
-    Args:
-        steps: `[n]`.
-        values: `[runs, n]`, as from `interpolate`.
+    jump where a run ends. If all runs are equal at a step, or there is only one, the interval there is NaN. `values` are
+    `[runs, n]`, as from `interpolate`.
     """
     runs, mean = len(values), values.mean(0)
     half = np.full(steps.shape, math.nan)

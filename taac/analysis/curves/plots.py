@@ -5,40 +5,60 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from taac.analysis.curves.tag_curves import AXES, TagCurve, TagCurves
+from taac.analysis.curves.tag_curves import AXES, TagCurves
 from taac.analysis.readers import run_records
-from taac.analysis.readers.events import Scalar
 from taac.analysis.readers.run_records import Record
-from taac.analysis.statistics.quantiles import CONFIDENCE
-from taac.analysis.styles import add_legend, draw_method, limit, shortened, span, style
-from taac.analysis.untrusted_text import csv_cell
+from taac.analysis.statistics.intervals import CONFIDENCE
+from taac.analysis.styles import add_legend, draw_methods, shortened, span, style
 from taac.errors import TaacError
 from taac.pictures.panels import caption, literal_text, panels
 from taac.runs import durable
 
 FORMATS = (".png", ".svg", ".csv")
 CSV_COLUMNS = ("tag", "task", "method", "runs", "x", "at", "mean", "low", "high", "confidence", "interval", "smoothing")
-_MOST_ROWS, _MOST_COLUMNS = 60, 60  # of panels, because the size of a figure is limited
+MOST_PANELS = 60  # in a row or a column, because the size of a figure is limited
 
 
-# --- One run --------------------------------------------------------------------------------------
+def csv_cell(value: Any) -> Any:
+    """Puts an apostrophe before a text that a spreadsheet would run as a formula. Returns any other value unchanged.
+
+    Source: OWASP, "CSV Injection".
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
 def plot_run(folder: Path) -> tuple[Path, Path, list[str]]:
-    """Draws a run's return and fraction of repeated steps against environment steps.
+    """Draws a run's return and fraction of repeated steps against environment steps, as `curves.png` in its folder.
 
     Greedy evaluations have a band of one standard deviation over episodes. Exploring episodes are drawn beside them. Nothing
-    is smoothed.
+    is smoothed. `curves.csv` holds every scalar summary (tag, env_steps, wall_time, value). Returns both files, and notes on
+    problems of the run.
 
-    Returns:
-        The files `curves.png` and `curves.csv` in the folder, and notes on problems of the run. The table holds every scalar
-        summary (tag, env_steps, wall_time, value).
+    Raises:
+        TaacError: as `drawable`.
+    """
+    record = drawable(folder)
+    file = io.BytesIO()
+    with literal_text():
+        run_figure(record).savefig(file, format="png", dpi=120)
+    durable.write(folder / "curves.png", file.getvalue())
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["tag", "env_steps", "wall_time", "value"])
+    for tag, of in record.scalars.items():
+        columns = (of.env_steps.tolist(), of.wall_time.tolist(), of.value.tolist())
+        writer.writerows([csv_cell(tag), *row] for row in zip(*columns))
+    durable.write(folder / "curves.csv", text.getvalue().encode())
+    return folder / "curves.png", folder / "curves.csv", [*record.problems, *record.notes]
+
+
+def drawable(folder: Path) -> Record:
+    """Reads a run that can be drawn.
 
     Raises:
         TaacError: the folder holds no run, or the run has no evaluation yet.
@@ -46,16 +66,7 @@ def plot_run(folder: Path) -> tuple[Path, Path, list[str]]:
     record = run_records.read(folder, folder)
     if not np.isfinite(record.returns).any():
         raise TaacError(f"the run in {folder} has nothing to draw: {'; '.join(record.problems)}")
-    drawn = _draw_run(folder / "curves.png", record), _write_scalars(folder / "curves.csv", record.scalars)
-    return *drawn, [*record.problems, *record.notes]
-
-
-@literal_text()
-def _draw_run(path: Path, record: Record) -> Path:
-    file = io.BytesIO()
-    run_figure(record).savefig(file, format="png", dpi=120)
-    durable.write(path, file.getvalue())
-    return path
+    return record
 
 
 @literal_text()
@@ -81,20 +92,6 @@ def run_figure(record: Record) -> Any:
         axis.grid(alpha=0.3)
         axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize="small", frameon=False)
     return figure
-
-
-def _write_scalars(path: Path, scalars: Mapping[str, Scalar]) -> Path:
-    file = io.StringIO()
-    writer = csv.writer(file)
-    writer.writerow(["tag", "env_steps", "wall_time", "value"])
-    for tag, of in scalars.items():
-        columns = (of.env_steps.tolist(), of.wall_time.tolist(), of.value.tolist())
-        writer.writerows([csv_cell(tag), *row] for row in zip(*columns))
-    durable.write(path, file.getvalue().encode())
-    return path
-
-
-# --- Many runs ------------------------------------------------------------------------------------
 
 
 def check_format(path: Path) -> None:
@@ -137,12 +134,9 @@ def picture(found: TagCurves, form: str) -> bytes:
     tags = list(dict.fromkeys(of.tag for of in found.curves))
     tasks = sorted({of.task for of in found.curves})
     numbers = {method: number for number, method in enumerate(sorted({of.method for of in found.curves}))}
-    if len(tags) > _MOST_ROWS:
-        raise TaacError(f"{len(tags)} tags are too many for one figure (at most {_MOST_ROWS}); use fewer, or a .csv")
-    if len(tasks) > _MOST_COLUMNS:
-        raise TaacError(
-            f"{len(tasks)} tasks are too many for one figure (at most {_MOST_COLUMNS}); use a folder with fewer, or a .csv"
-        )
+    for count, what, remedy in ((len(tags), "tags", "fewer"), (len(tasks), "tasks", "a folder with fewer")):
+        if count > MOST_PANELS:
+            raise TaacError(f"{count} {what} are too many for one figure (at most {MOST_PANELS}); use {remedy}, or a .csv")
     import matplotlib
 
     size = (max(6.5, 5.2 * len(tasks)), 3.2 * len(tags) + 0.8)
@@ -151,35 +145,17 @@ def picture(found: TagCurves, form: str) -> bytes:
         for axis, task in zip(row, tasks):
             of = [c for c in found.curves if (c.tag, c.task) == (tag, task)]
             if of:
-                _panel(axis, of, numbers)
+                draw_methods(axis, [(numbers[c.method], c.curve, c.each) for c in of])
                 axis.set(title=shortened(task, 60), xlabel=AXES[found.options.x], ylabel=shortened(tag, 60))
             else:
                 axis.set_axis_off()
-    caption(figure, _caption(found), fontsize="small")
-    add_legend(figure, {number: _label(method, found.curves) for method, number in numbers.items()}, "method (runs)")
+    interval = f"{CONFIDENCE:.0%} interval (Student t, at each point by itself)"
+    means = f"mean over runs, band: {interval}, may leave the panel; single runs are faint"
+    what = means if any(of.runs > 1 for of in found.curves) else "single runs, no interval"
+    caption(figure, f"{what}\nsmoothing: {found.smoothing}", fontsize="small")
+    runs = {method: span([of.runs for of in found.curves if of.method == method]) for method in numbers}
+    add_legend(figure, {numbers[method]: f"{method} ({count})" for method, count in runs.items()}, "method (runs)")
     file = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "taac"}):
         figure.savefig(file, format=form, dpi=110, metadata={"Date": None} if form == "svg" else {"Software": None})
     return file.getvalue()
-
-
-def _panel(axis: Any, curves: list[TagCurve], numbers: Mapping[str, int]) -> None:
-    for of in curves:
-        draw_method(axis, numbers[of.method], len(curves), of.curve, of.each if of.runs > 1 else ())
-    runs = [points[1] for of in curves for points in of.each]
-    limit(axis, [*runs, *(of.curve.estimate for of in curves)], [end for of in curves for end in (of.curve.low, of.curve.high)])
-    axis.grid(alpha=0.3)
-
-
-def _label(method: str, curves: Sequence[TagCurve]) -> str:
-    """A method with the number of its runs, or their range over the panels."""
-    return f"{method} ({span([of.runs for of in curves if of.method == method])})"
-
-
-def _caption(found: TagCurves) -> str:
-    interval = f"{CONFIDENCE:.0%} interval (Student t, at each point by itself)"
-    several = any(of.runs > 1 for of in found.curves)
-    means = f"mean over runs, band: {interval}, may leave the panel; single runs are faint"
-    what = means if several else "single runs, no interval"
-    return f"{what}\nsmoothing: {found.smoothing}"
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -11,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from taac.analysis import bounds
 from taac.analysis.curves.learning_curves import Curve, Run, common_steps, interpolate, learning_curve
 from taac.analysis.readers import comparable, events, groups, run_records
 from taac.analysis.readers.events import Scalar
 from taac.analysis.readers.run_records import Record
+from taac.analysis.statistics.intervals import cut
 from taac.errors import TaacError
 from taac.runs import layout
 
@@ -78,7 +79,12 @@ def make_curves(roots: Sequence[Path], options: Options) -> TagCurves:
         TaacError: the options are wrong, there are no runs, runs are not comparable (without `allow_mixed`), or no run has a
             requested tag.
     """
-    _check(options)
+    if options.x not in AXES:
+        raise TaacError(f"--x must be one of {', '.join(AXES)}, got '{options.x}'")
+    if not (math.isfinite(options.smoothing) and options.smoothing >= 0):
+        raise TaacError(f"--smoothing must be 0 or more {AXES[options.x]}, got {options.smoothing}")
+    if not options.tags:
+        raise TaacError("--tags is empty; use tags, such as rollout/return, or patterns, such as 'beta/*'")
     records, told_apart = groups.labelled(_records(roots), options.group_by)
     notes = _Notes()
     for note in (*told_apart, *comparable.refuse_mixtures(records, options.allow_mixed)):
@@ -89,19 +95,18 @@ def make_curves(roots: Sequence[Path], options: Options) -> TagCurves:
         for problem in (*r.problems, *r.notes, *([] if r.status == "finished" else [f"not finished: {r.status}"])):
             notes.add(problem, r)
     found = []
-    by_method = comparable.grouped(records, lambda r: (r.task or _NO_TASK, r.method))
-    for tag in tags:
-        for (task, method), group in sorted(by_method.items()):
-            for r in group:
-                if tag not in series[r.folder]:
-                    notes.add(f"no {tag}", r)
-            lines = [_line(r, tag, series[r.folder][tag], options, notes) for r in group if tag in series[r.folder]]
-            lines = [line for line in lines if line[0].size]
-            curve = _mean(lines, f"{tag} of {method} on {task}", options, notes)
-            if curve is not None:
-                low, high = bounds.cut(tag, curve.estimate, curve.low, curve.high)
-                curve = curve._replace(low=low, high=high)
-                found.append(TagCurve(tag, task, method, len(lines), curve, tuple(lines)))
+    by_method = sorted(comparable.grouped(records, lambda r: (r.task or _NO_TASK, r.method)).items())
+    for tag, ((task, method), group) in itertools.product(tags, by_method):
+        lines = []
+        for r in group:
+            if tag not in series[r.folder]:
+                notes.add(f"no {tag}", r)
+            elif (line := _line(r, tag, series[r.folder][tag], options, notes))[0].size:
+                lines.append(line)
+        curve = _mean(lines, f"{tag} of {method} on {task}", options, notes)
+        if curve is not None:
+            low, high = cut(tag, curve.estimate, curve.low, curve.high)
+            found.append(TagCurve(tag, task, method, len(lines), curve._replace(low=low, high=high), tuple(lines)))
     if not found:
         raise TaacError("there is nothing to draw:\n  " + "\n  ".join(notes.lines()))
     return TagCurves(found, options, notes.lines())
@@ -127,13 +132,9 @@ def choose(patterns: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 def smooth(x: np.ndarray, y: np.ndarray, width: float) -> np.ndarray:
-    """The trailing mean: each point becomes the mean of the points in `(x - width, x]`. Width 0 changes nothing.
+    """The trailing mean of `[n]`: each point becomes the mean of the points in `(x - width, x]`. Width 0 changes nothing.
 
     NaN points are left out of the means, and stay NaN.
-
-    Args:
-        x: `[n]`, rising.
-        y: `[n]`.
     """
     if not width:
         return y
@@ -146,18 +147,6 @@ def smooth(x: np.ndarray, y: np.ndarray, width: float) -> np.ndarray:
     out = np.full(y.shape, math.nan)
     out[known] = sums / (ends - first)
     return out
-
-
-# --- Runs -----------------------------------------------------------------------------------------
-
-
-def _check(options: Options) -> None:
-    if options.x not in AXES:
-        raise TaacError(f"--x must be one of {', '.join(AXES)}, got '{options.x}'")
-    if not (math.isfinite(options.smoothing) and options.smoothing >= 0):
-        raise TaacError(f"--smoothing must be 0 or more {AXES[options.x]}, got {options.smoothing}")
-    if not options.tags:
-        raise TaacError("--tags is empty; use tags, such as rollout/return, or patterns, such as 'beta/*'")
 
 
 def _records(roots: Sequence[Path]) -> list[Record]:
@@ -173,16 +162,15 @@ def _records(roots: Sequence[Path]) -> list[Record]:
 
 def _series(record: Record) -> dict[str, Scalar]:
     """All series of a run. Those in evaluations.csv replace the summaries, unless it is damaged."""
-    table, found = record.evaluations, dict(record.scalars)
     if any(problem.startswith(run_records.DAMAGED) for problem in record.problems):
-        return {tag: scalar for tag, scalar in found.items() if not tag.startswith("evaluation/")}
-    found = _timed(found, table["env_steps"], table["seconds"])
+        return {tag: scalar for tag, scalar in record.scalars.items() if not tag.startswith("evaluation/")}
+    table = record.evaluations
+    steps, seconds = table["env_steps"], table["seconds"]
+    found = _timed(dict(record.scalars), steps, seconds)
     for name in layout.COLUMNS:
-        counts = name in ("env_steps", "seconds", "episodes", *_COUNTS.values())
-        if not counts and np.isfinite(table[name]).any():
-            unknown = np.full(table[name].shape, math.nan)
+        if name not in ("env_steps", "seconds", "episodes", *_COUNTS.values()) and np.isfinite(table[name]).any():
             tag = f"evaluation/{'return' if name == 'return_mean' else name}"
-            found[tag] = Scalar(table["env_steps"].astype(np.int64), unknown, table["seconds"], table[name])
+            found[tag] = Scalar(steps.astype(np.int64), np.full(steps.shape, math.nan), seconds, table[name])
     return found
 
 
@@ -190,10 +178,6 @@ def _timed(found: dict[str, Scalar], steps: np.ndarray, seconds: np.ndarray) -> 
     """Corrects the seconds of summaries by those of evaluations.csv, which neither a suspended machine nor a set clock changes.
 
     Between two evaluations across which the two differ by a pause or a jump, seconds are interpolated.
-
-    Args:
-        found: summaries by tag.
-        steps, seconds: of evaluations.csv, `[n]`.
     """
     if (told := found.get("evaluation/return")) is None:
         return found
@@ -245,16 +229,12 @@ def _along(record: Record, scalar: Scalar, axis: str) -> np.ndarray:
     return np.interp(scalar.env_steps, at, [counts[step] for step in at], left=math.nan, right=math.nan)
 
 
-# --- Means ----------------------------------------------------------------------------------------
-
-
 def _mean(lines: list[Run], what: str, options: Options, notes: _Notes) -> Curve | None:
     """The mean of several runs, or None if there are none or they have no point in common."""
-    if not lines:
-        return None
-    steps = common_steps(lines)
+    steps = common_steps(lines) if lines else np.zeros(0)
     if not steps.size:
-        notes.add(f"{what}: the {AXES[options.x]} of its {len(lines)} runs do not overlap; not drawn")
+        if lines:
+            notes.add(f"{what}: the {AXES[options.x]} of its {len(lines)} runs do not overlap; not drawn")
         return None
     longest = max(x[-1] for x, _ in lines)
     if longest - steps[-1] > 0.05 * longest:

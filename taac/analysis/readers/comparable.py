@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple
 
-from taac.analysis.readers import environment_settings
-from taac.analysis.readers.run_records import Record
+from taac.analysis.readers.run_records import Record, value_of
 from taac.errors import TaacError
 
 # Packages that do not affect results.
 _NO_MATTER = ("tensorboard", "gin-config")
-_ENVIRONMENT = ("engine", "env_kwargs", "max_episode_steps", "wrappers")
+_ENV_NAME, _USING = "create_environment.env_name", ("create_environment.wrappers", "create_environment.env_kwargs")
+_REFERENCE = re.compile(r"@((?:[\w.]+/)*)([\w.]+)|%([\w./]+)")  # scopes and name of a configurable, or a macro
+_CLASS = re.compile(r"([\w.]+):(\w+)")
+_ENVIRONMENT = tuple(f"create_environment.{n}" for n in ("engine", "env_kwargs", "max_episode_steps", "wrappers"))
 _EVALUATION = ("Intervals.evaluation_interval", "Evaluator.evaluation_episodes", "Evaluator.evaluation_epsilon")
+_MOST_USED = 100  # configurables of an environment; a stranger's settings may name more than can be looked for
 _LONGEST = 200  # the most characters of a value in a message
 _NAMED = 8  # the most runs named in a message
 
@@ -21,22 +26,22 @@ def mixtures(records: Sequence[Record]) -> list[str]:
     """Returns a sentence for each difference that makes runs incomparable, naming the runs that deviate from the majority.
 
     All runs must have the same versions of packages. The runs of a task must have the same budget, update ratio, and
-    settings of evaluations and of the environment, those of its wrappers and its class included (`environment_settings`). The
+    settings of evaluations and of the environment, those of its wrappers and its class included (`reaching_environment`). The
     runs of a method on a task must have the same settings except for the seed (`groups.labelled` tells others apart), and
     every seed only once.
     """
     found = []
-    packages = sorted({p for r in records for p in r.versions} - set(_NO_MATTER))
-    for package in packages:
+    for package in sorted({p for r in records for p in r.versions} - set(_NO_MATTER)):
         found += _differing(records, f"version of {package}", lambda r, p=package: r.versions.get(p))  # type: ignore[misc]
     for task, group in grouped(records, lambda r: r.task).items():
         found += _differing(group, f"budget on {task}, environment steps", lambda r: r.budget)
         found += _differing(group, f"updates per environment step on {task}", lambda r: r.update_ratio)
-        inside = sorted(set[str]().union(*(environment_settings.names(r.settings) for r in group)))
-        for name in (*(f"create_environment.{n}" for n in _ENVIRONMENT), *inside, *_EVALUATION):
+        inside = sorted(set[str]().union(*(reaching_environment(r.settings) for r in group)))
+        for name in (*_ENVIRONMENT, *inside, *_EVALUATION):
             found += _differing(group, f"{name} on {task}", lambda r, n=name: r.settings.get(n))  # type: ignore[misc]
     for (task, method), group in grouped(records, lambda r: (r.task, r.method)).items():
-        found += _differing(group, f"configuration of {method} on {task}", _configuration, show=False)
+        what = f"configuration of {method} on {task}"
+        found += _differing(group, what, lambda r: tuple(sorted(r.settings.items())) or None, show=False)
         for seed, twice in grouped(group, lambda r: r.seed).items():
             if seed is not None and len(twice) > 1:
                 found.append(f"seed {seed} of {method} on {task} occurs more than once: {named(twice)}")
@@ -67,10 +72,6 @@ def roundings(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _configuration(record: Record) -> Hashable:
-    return tuple(sorted(record.settings.items())) or None
-
-
 def grouped(records: Sequence[Record], key: Callable[[Record], Hashable]) -> dict:
     groups: dict[Hashable, list[Record]] = defaultdict(list)
     for record in records:
@@ -87,9 +88,7 @@ def _differing(records: Sequence[Record], what: str, key: Callable[[Record], Has
     if len(groups) < 2:
         return []
     (usual, most), *others = sorted(groups.items(), key=lambda item: -len(item[1]))
-    deviations = [
-        f"{named(group)} {f'has {_short(value)}' if show else _changes(most[0], group[0])}" for value, group in others
-    ]
+    deviations = [f"{named(of)} has {_short(value) if show else _changes(most[0], of[0])}" for value, of in others]
     return [f"{what}: {_short(usual) if show else 'the same'} in {len(most)} run(s), but {'; '.join(deviations)}"]
 
 
@@ -105,10 +104,63 @@ def _changes(usual: Record, other: Record) -> str:
     # A macro and the bindings that use it change together. The bindings are more informative.
     changed = [n for n in changed if "." in n] or changed
     shown = [f"{n} = {_short(other.settings.get(n))} for {_short(usual.settings.get(n))}" for n in changed[:3]]
-    return f"has {', '.join(shown)}{' and more' if len(changed) > 3 else ''}"
+    return f"{', '.join(shown)}{' and more' if len(changed) > 3 else ''}"
 
 
 def named(records: Sequence[Record]) -> str:
     """The folders of the first runs, and how many more there are."""
     shown = ", ".join(r.folder for r in records[:_NAMED])
     return f"{shown} and {len(records) - _NAMED} more" if len(records) > _NAMED else shown
+
+
+class _Used(NamedTuple):
+    """A configurable that an environment uses."""
+
+    selector: tuple[str, ...]  # modules and name
+    scopes: tuple[str, ...] | None  # in which it is called; None for any
+
+    def has(self, binding: str) -> bool:
+        """Whether a binding is of it. gin writes as many modules as tell it from others; outer scopes hold inside, too."""
+        scope, _, parameter = binding.rpartition("/")
+        selector, scopes = tuple(parameter.split(".")[:-1]), tuple(scope.split("/")) if scope else ()
+        same = min(len(selector), len(self.selector))
+        inside = self.scopes is None or self.scopes[: len(scopes)] == scopes
+        return inside and same > 0 and selector[-same:] == self.selector[-same:]
+
+
+def reaching_environment(settings: Mapping[str, str]) -> set[str]:
+    """Returns the names of the bindings that reach an environment beside those of `create_environment`.
+
+    They are those of every configurable that `wrappers` or `env_kwargs` refer to, in its scope and those around it; of the class
+    or function in `env_name = 'module:Class'`, in any scope; of what these bindings refer to in turn; and the macros inside of
+    their values. An environment that is registered under an id is not traced to its class.
+    """
+    found, seen = set[str](), set[_Used]()
+    waiting = [used for name in _USING for used in _used(settings, settings.get(name, ""), (), found)]
+    if of_class := _CLASS.fullmatch(str(value_of(settings.get(_ENV_NAME, "")))):
+        waiting.append(_Used((*of_class[1].split("."), of_class[2]), None))
+    while waiting and len(seen) < _MOST_USED:
+        used = waiting.pop()
+        if used not in seen:
+            seen.add(used)
+            for name in filter(used.has, settings):
+                found.add(name)
+                waiting += _used(settings, settings[name], used.scopes or (), found)
+    return found
+
+
+def _used(settings: Mapping[str, str], text: str, scopes: tuple[str, ...], macros: set[str]) -> list[_Used]:
+    """The configurables that a value refers to, also through macros, which are added to `macros`.
+
+    Args:
+        scopes: those in which a reference without a scope is called.
+    """
+    found, texts = [], [text]
+    while texts:
+        for scope, name, macro in _REFERENCE.findall(texts.pop()):
+            if name:
+                found.append(_Used(tuple(name.split(".")), tuple(scope.split("/")[:-1]) if scope else scopes))
+            elif macro in settings and macro not in macros:
+                macros.add(macro)
+                texts.append(settings[macro])
+    return found

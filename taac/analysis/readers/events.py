@@ -21,11 +21,10 @@ from taac.runs.files import Damaged
 
 MAX_STEP = 1 << 53  # every step up to this is also an exact float64
 LARGEST = 1e60  # means and variances of values up to this are finite; 1e9 float32 rewards sum to less
-# Limits per folder. A run writes a file each time that it starts or resumes.
-MAX_FILES, MAX_BYTES, MAX_POINTS, MAX_TAGS = 1000, 1 << 30, 1 << 22, 10_000
+MAX_BYTES, MAX_POINTS, MAX_TAGS, MAX_RESTARTS = 1 << 30, 1 << 22, 10_000, 1000  # of a folder
 _LONGEST = 1 << 16  # bytes; longer records hold pictures and texts, and are not decoded
 _MAX_TIME = 1e12  # seconds since the epoch
-_NAMED, _MOST_NOTES, _LONGEST_TAG = 4, 50, 1024
+_NAMED = 4  # tags in a note
 
 
 class Scalar(NamedTuple):
@@ -54,7 +53,8 @@ def read(folder: Path) -> Events:
     - Links, pipes and devices are not opened, but noted, and so is what lies beyond the limits above.
     """
     reader, notes, left = _Reader(), [], MAX_BYTES
-    for number, path in enumerate(sorted(folder.glob("*tfevents*"), key=_place)):
+    numbers = {path: layout.number_of_event_file(path.name) for path in folder.glob("*tfevents*")}
+    for path in sorted(numbers, key=lambda path: (numbers[path] is None, numbers[path] or 0, path.name)):
         try:
             if path.is_dir() or not files.check_file(path):
                 continue
@@ -64,24 +64,21 @@ def read(folder: Path) -> Events:
             continue
         left -= len(raw)
         try:
-            if number >= MAX_FILES:
-                raise Damaged(f"only {MAX_FILES} event files of a folder are read")
             reader.read(raw)
         except Damaged as error:
             notes.append(f"{path.name}: {error}")
-    if len(notes) > _MOST_NOTES:
-        notes[_MOST_NOTES:] = [f"{len(notes) - _MOST_NOTES} more notes on event files"]
     scalars, twice = {}, []
     for tag, columns in sorted(reader.curves.items()):
         points = [np.frombuffer(column, column.typecode) for column in columns]
         order = np.argsort(points[0], kind="stable")
         last = np.append(np.diff(points[0][order]) > 0, True)[: order.size]
-        scalars[tag] = Scalar(*(column[order[last]] for column in points))
+        if order.size:
+            scalars[tag] = Scalar(*(column[order[last]] for column in points))
         twice += [] if last.all() else [tag]
     if twice:
         more = f" and {len(twice) - _NAMED} more" if len(twice) > _NAMED else ""
         notes.append(f"steps that occur twice, in {', '.join(twice[:_NAMED])}{more}; the later point counts")
-    return Events({tag: scalar for tag, scalar in scalars.items() if scalar.env_steps.size}, tuple(notes))
+    return Events(scalars, tuple(notes))
 
 
 def flaws(scalar: Scalar) -> list[str]:
@@ -97,11 +94,6 @@ def flaws(scalar: Scalar) -> list[str]:
         more = f", and {gaps.size - 1} more" if gaps.size > 1 else ""
         found.append(f"a gap from step {low} to {high}{more}")
     return found
-
-
-def _place(path: Path) -> tuple[bool, int, str]:
-    number = layout.number_of_event_file(path.name)
-    return number is None, number or 0, path.name
 
 
 class _Reader:
@@ -128,23 +120,21 @@ class _Reader:
             if self._began is None:
                 self._began = wall_time
             for tag, value in _scalars(event):
-                if tag not in self.curves and len(self.curves) >= MAX_TAGS:
-                    raise Damaged(f"it has more tags than the {MAX_TAGS} that are read; the rest is left out")
-                if self._points >= MAX_POINTS:
-                    raise Damaged(f"only the first {MAX_POINTS} points of a folder are read")
                 if not (abs(step) <= MAX_STEP and abs(wall_time) <= _MAX_TIME):
                     raise Damaged(f"the step {step} or the time {wall_time} is out of range; the rest is left out")
+                self._points += 1
+                if self._points > MAX_POINTS or (tag not in self.curves and len(self.curves) >= MAX_TAGS):
+                    raise Damaged(f"only {MAX_POINTS} points and {MAX_TAGS} tags of a folder are read; the rest is left out")
                 columns = self.curves.setdefault(tag, [array("q"), array("d"), array("d"), array("d")])
                 for column, number in zip(columns, (step, wall_time, wall_time - self._began, value)):
                     column.append(number)
-                self._points += 1
                 self._newest = max(self._newest, step)
 
     def _restart(self, step: int, wall_time: float) -> None:
         """Makes points at this step or later void. The clock goes on from the last of the others."""
         self._restarts += 1
-        if self._restarts > MAX_FILES:
-            raise Damaged(f"only {MAX_FILES} restarts of a run are read")
+        if self._restarts > MAX_RESTARTS:
+            raise Damaged(f"only {MAX_RESTARTS} restarts of a run are read; the rest is left out")
         if step <= self._newest:
             for columns in self.curves.values():
                 kept = np.frombuffer(columns[0], "q") < step
@@ -179,7 +169,7 @@ def _scalars(event: Any) -> Iterator[tuple[str, float]]:
             number = value.simple_value
         elif kind == "tensor" and value.metadata.plugin_data.plugin_name == "scalars":
             number = _number(value.tensor)
-        if number is not None and len(value.tag) <= _LONGEST_TAG:
+        if number is not None:
             yield value.tag, math.copysign(math.inf, number) if abs(number) > LARGEST else number
 
 
@@ -187,8 +177,7 @@ def _number(tensor: Any) -> float | None:
     """The number in a tensor, or None if it holds text or not exactly one number. Checks its shape before allocating."""
     from tensorboard.util.tensor_util import make_ndarray
 
-    sizes = [d.size for d in tensor.tensor_shape.dim]
-    if len(sizes) > 8 or any(size != 1 for size in sizes):
+    if any(d.size != 1 for d in tensor.tensor_shape.dim):
         return None
     try:
         return float(make_ndarray(tensor).reshape(()))

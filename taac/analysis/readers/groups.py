@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from taac.analysis.readers import run_records
 from taac.analysis.readers.comparable import grouped
@@ -25,10 +27,7 @@ def labelled(records: Sequence[Record], group_by: Sequence[str] = ()) -> tuple[l
     The settings of a method are those in which its runs on any one task differ, other than the seed and what changes nothing
     in a run. A label is the method's name, then the values of `group_by`, then of settings that differ. It names up to three of
     these, or as many as tell all runs apart; "..." stands for the others. A macro and the bindings that use it count once.
-
-    Args:
-        records: of all runs that are shown together.
-        group_by: settings to show whether or not they differ: `learning_rate`, or a full name such as `Learner.learning_rate`.
+    `group_by` has last parts of names, such as `learning_rate`, or full ones, such as `Learner.learning_rate`.
 
     Raises:
         TaacError: no run has a setting of `group_by`, or several settings have that name.
@@ -39,12 +38,10 @@ def labelled(records: Sequence[Record], group_by: Sequence[str] = ()) -> tuple[l
     methods = grouped(records, lambda r: r.method)
     for method, of in methods.items():
         differing = _differing(of)
-        if not differing and not wanted:
-            continue
-        found = _labels(method, of, wanted, differing, {*methods, *labels.values()} - {method})
-        labels.update(found)
+        if differing or wanted:
+            labels.update(_labels(method, of, wanted, differing, {*methods, *labels.values()} - {method}))
         if differing:
-            shown = list(dict.fromkeys(found[r.folder] for r in of))
+            shown = list(dict.fromkeys(labels[r.folder] for r in of))
             more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
             notes.append(f"runs of {method} have different settings, told apart as {', '.join(shown[:_NAMED])}{more}")
     return [r._replace(method=labels.get(r.folder, r.method)) for r in records], notes
@@ -58,12 +55,11 @@ def _differing(of: Sequence[Record]) -> list[str]:
     known = [r for r in of if r.settings]
     differing: set[str] = set()
     for group in grouped(known, lambda r: r.task).values():
-        pairs = set.union(*(set(r.settings.items()) for r in group))
-        differing |= {name for name, _ in pairs - set.intersection(*(set(r.settings.items()) for r in group))}
+        pairs = [set(r.settings.items()) for r in group]
+        differing |= {name for name, _ in set.union(*pairs) - set.intersection(*pairs)}
     absent = {name for name in differing if any(name not in r.settings for r in known)}
-    ordered = sorted(differing, key=lambda name: (name in absent, "." in name, len(name), name))
     by_values: dict[tuple[str | None, ...], str] = {}
-    for name in ordered:
+    for name in sorted(differing, key=lambda name: (name in absent, "." in name, len(name), name)):
         by_values.setdefault(tuple(r.settings.get(name) for r in known), name)
     return list(by_values.values())
 
@@ -76,49 +72,31 @@ def _labels(
     everywhere = [name for name in differing if all(name in r.settings for r in known)]
     names = [*wanted, *(name for name in everywhere[:_SHOWN] if name not in wanted)]
     rest = [name for name in differing if name not in names]
-    while rest and not _tell_apart(known, names, differing):
+
+    def values(r: Record, names: Sequence[str]) -> tuple[str | None, ...]:
+        return tuple(r.settings.get(name) for name in names)
+
+    def apart(shown: Callable[[Record], object]) -> bool:
+        """Whether what is shown differs wherever settings do."""
+        seen: dict[object, object] = {}
+        return all(seen.setdefault((r.task, shown(r)), values(r, differing)) == values(r, differing) for r in known)
+
+    while rest and not apart(lambda r: values(r, names)):
         names.append(rest.pop(0))
     dots = " ..." if any(name in everywhere for name in rest) else ""
-    short = _short_names(names)
-    labels = {r.folder: _label(method, r, short, dots) for r in known}
-    labels |= {r.folder: f"{method} {UNKNOWN}" if differing else method for r in of if not r.settings}
-    apart = _tell_apart(known, names, differing, labels)
-    if not apart or any(not is_name(label) or label in taken for label in labels.values()):
-        return _numbered(method, of, differing, taken)
-    return labels
-
-
-def _tell_apart(
-    known: Sequence[Record], names: Sequence[str], differing: Sequence[str], labels: Mapping[str, str] | None = None
-) -> bool:
-    """Whether the values of `names`, or the labels, differ wherever settings do."""
-    seen: dict[object, object] = {}
+    labels = {r.folder: f"{method} {UNKNOWN}" if differing else method for r in of}
     for r in known:
-        shown = labels[r.folder] if labels is not None else tuple(r.settings.get(name) for name in names)
-        settings = tuple(r.settings.get(name) for name in differing)
-        if seen.setdefault((r.task, shown), settings) != settings:
-            return False
-    return True
-
-
-def _numbered(method: str, of: Sequence[Record], differing: Sequence[str], taken: set[str]) -> dict[str, str]:
-    """Labels that only count the settings, for values that cannot be shown or are too long to differ."""
-    number: dict[object, int] = {}
-    labels = {}
+        shown = (f" {text}={_value(r.settings[name])}" for name, text in _short_names(names).items() if name in r.settings)
+        labels[r.folder] = f"{method}{''.join(shown)}{dots}"
+    if apart(lambda r: labels[r.folder]) and all(is_name(label) and label not in taken for label in labels.values()):
+        return labels
+    number: dict[object, int] = {}  # settings are only counted, as they cannot be shown or are too long to differ
     for r in of:
-        settings = tuple(r.settings.get(name) for name in differing) if r.settings else None
+        settings = values(r, differing) if r.settings else None
         while (label := f"{method[: MAX_NAME // 2]} settings {number.setdefault(settings, len(number) + 1)}") in taken:
             number[settings] += len(of)
         labels[r.folder] = label
     return labels
-
-
-# --- Texts ----------------------------------------------------------------------------------------
-
-
-def _label(method: str, record: Record, short: Mapping[str, str], dots: str) -> str:
-    shown = [f" {text}={_value(record.settings[name])}" for name, text in short.items() if name in record.settings]
-    return f"{method}{''.join(shown)}{dots}"
 
 
 def _short_names(names: Sequence[str]) -> dict[str, str]:
@@ -133,9 +111,7 @@ def _value(text: str) -> str:
     """A value for a label: `1e-4` of 0.0001, `TDLoss` of @TDLoss(), without spaces and cut."""
     value = run_records.value_of(text)
     if type(value) is float:
-        shorter = re.sub(r"e([+-])0*(\d)", lambda e: f"e{e[1].replace('+', '')}{e[2]}", f"{value:e}")
-        shorter = re.sub(r"\.?0*e", "e", shorter)
-        text = shorter if float(shorter) == value and len(shorter) < len(repr(value)) else repr(value)
+        text = min(repr(value), np.format_float_scientific(value, trim="-", exp_digits=1).replace("e+", "e"), key=len)
     elif isinstance(value, str):
         text = value
     else:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import errno
 import math
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,7 +62,7 @@ class Record(NamedTuple):
 
     @property
     def due(self) -> np.ndarray:
-        """The steps at which its evaluations were due, where they are known; see `taac.analysis.report.matching`."""
+        """The steps at which its evaluations were due, where they are known; see `taac.analysis.report.scores.match`."""
         return self.evaluations.get("due", self.steps)
 
     @property
@@ -92,24 +91,17 @@ def find(root: Path) -> list[Record]:
     if not root.is_dir():
         raise TaacError(f"--root_dir {root} is no folder; use one that holds runs of `taac train`")
     closed: dict[Path, str] = {}
-    open_folders, left = set(), [root]
-    while left:  # not os.walk, which in Python before 3.12 calls itself at each depth
-        folder = left.pop()
-        try:
-            with os.scandir(folder) as entries:
-                left += [folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:  # nested too deeply; nor could it be read
-                folder = root / folder.relative_to(root).parts[0]
-            if not isinstance(error, FileNotFoundError) and not is_run(folder.parent):  # removed meanwhile; checkpoints of a run
-                closed[folder] = f"the folder cannot be listed, so runs in it are unknown: {error.strerror}"
-        else:
-            open_folders |= {folder} if is_run(folder) else set()
-    folders = sorted({*open_folders, *closed})
-    if not folders:
+
+    def note(error: OSError) -> None:
+        folder = Path(error.filename)
+        if not isinstance(error, FileNotFoundError) and not is_run(folder.parent):  # removed meanwhile; checkpoints of a run
+            closed[folder] = f"the folder cannot be listed, so runs in it are unknown: {error.strerror}"
+
+    found = {Path(folder) for folder, _, names in os.walk(root, onerror=note) if not set(_MARKS).isdisjoint(names)}
+    if not found and not closed:
         raise TaacError(f"--root_dir {root} holds no run: no {' or '.join(_MARKS)} at any depth")
-    found = {folder: read(folder, root) for folder in folders}
-    return [r._replace(problems=(closed[folder], *r.problems)) if folder in closed else r for folder, r in found.items()]
+    records = {folder: read(folder, root) for folder in sorted({*found, *closed})}
+    return [r._replace(problems=(closed[folder], *r.problems)) if folder in closed else r for folder, r in records.items()]
 
 
 def is_run(folder: Path) -> bool:
@@ -121,7 +113,13 @@ def read(folder: Path, root: Path) -> Record:
     """Reads one run. Anything missing or damaged becomes a problem or a note in the record, never an error."""
     problems: list[str] = []
     notes: list[str] = []
-    about = _about(folder, problems)
+    about: dict[str, Any] = {}
+    try:
+        about = layout.read_run(folder)
+    except FileNotFoundError:
+        problems.append("there is no run.json")
+    except (OSError, files.Damaged) as error:
+        problems.append(f"run.json cannot be read: {error}")
     settings = _settings(folder, notes)
     evaluations = read_evaluations(folder, problems, notes)
     diverged, how = _divergence(about, evaluations)
@@ -130,17 +128,17 @@ def read(folder: Path, root: Path) -> Record:
     if about.get("status") == "pruned":
         problems.append("a sweep pruned it")
     method, rule = _method(about, settings, folder)
-    task = (
-        _text(about.get("task"))
-        or _text(about.get("environment"))
-        or _text(_value(settings, "create_environment.env_name"))
-    )
+    named = (about.get("task"), about.get("environment"), _value(settings, "create_environment.env_name"))
+    task = next(filter(layout.is_name, named), None)
     if task is None:
         problems.append("neither run.json nor config.gin names its task")
     for name in ("method", "task", "environment", "status"):
         if about.get(name) and not _text(about[name]):
             problems.append(f"run.json: {name!r} is no name: expected printable text of at most {MAX_NAME} characters")
     summaries = events.read(folder)
+    budget = _value(settings, "Intervals.num_env_steps")
+    if budget is None and about.get("status") == "finished":
+        budget = about.get("env_steps")
     notes += [*summaries.notes, *history.describe(about)]
     seed = about.get("seed", _value(settings, "create_experiment.seed"))
     return Record(
@@ -150,12 +148,16 @@ def read(folder: Path, root: Path) -> Record:
         task=task,
         seed=_count(seed),
         status=_text(about.get("status")) or "unknown",
-        budget=_budget(about, settings),
+        budget=_count(budget),
         update_ratio=_update_ratio(settings),
         versions=_versions(about, problems),
         products=_text(about.get("products")),
         statements={name: settings[name] for name in (TUNING, RETURN_BOUNDS) if name in settings},
-        settings={name: value for name, value in settings.items() if not _no_matter(name)},
+        settings={
+            name: value
+            for name, value in settings.items()
+            if name not in _NO_MATTER and name.rpartition(".")[0].rpartition("/")[2] not in _LOGGERS
+        },
         evaluations=evaluations,
         scalars=summaries.scalars,
         diverged=diverged,
@@ -164,30 +166,14 @@ def read(folder: Path, root: Path) -> Record:
     )
 
 
-def _no_matter(name: str) -> bool:
-    return name in _NO_MATTER or name.rpartition(".")[0].rpartition("/")[2] in _LOGGERS
-
-
 # --- run.json and config.gin ----------------------------------------------------------------------
-
-
-def _about(folder: Path, problems: list[str]) -> dict[str, Any]:
-    try:
-        return layout.read_run(folder)
-    except FileNotFoundError:
-        problems.append("there is no run.json")
-    except (OSError, files.Damaged) as error:
-        problems.append(f"run.json cannot be read: {error}")
-    return {}
 
 
 def _settings(folder: Path, notes: list[str]) -> dict[str, str]:
     try:
         return layout.read_bindings(folder)
     except (OSError, files.Damaged):
-        notes.append(
-            "config.gin is missing or cannot be read, so its settings are not compared with those of other runs"
-        )
+        notes.append("config.gin is missing or cannot be read, so its settings are not compared with those of other runs")
         return {}
 
 
@@ -229,13 +215,10 @@ def _count(value: Any) -> int | None:
 
 def _versions(about: Mapping[str, Any], problems: list[str]) -> dict[str, str | None]:
     versions = about.get("versions", {})
-    if not isinstance(versions, dict) or len(versions) > MAX_NAME:
-        problems.append("run.json: 'versions' are none: expected an object of packages and their versions")
-        return {}
-    wrong = [name for name, version in versions.items() if not _text(name) or not (version is None or _text(version))]
-    if wrong:
-        problems.append(f"run.json: {len(wrong)} of its 'versions' are no names: expected text such as \"2.13.0\"")
-    return {name: version for name, version in versions.items() if name not in wrong}
+    if isinstance(versions, dict) and all(v is None or _text(v) for v in versions.values()):
+        return versions
+    problems.append("run.json: 'versions' are none: expected an object of packages and their versions, text such as \"2.13.0\"")
+    return {}
 
 
 def method_of(folder: Path, about: Mapping[str, Any]) -> str:
@@ -255,13 +238,6 @@ def _method(about: Mapping[str, Any], settings: Mapping[str, str], folder: Path)
     return _well_formed(folder.resolve().parent.name), "folder"
 
 
-def _budget(about: Mapping[str, Any], settings: Mapping[str, str]) -> int | None:
-    steps = _value(settings, "Intervals.num_env_steps")
-    if steps is None and about.get("status") == "finished":
-        steps = about.get("env_steps")
-    return _count(steps)
-
-
 def _update_ratio(settings: Mapping[str, str]) -> float | None:
     """`updates_per_env_step`, or without it `updates_per_iteration / (unroll_length * num_envs)`.
 
@@ -276,9 +252,7 @@ def _update_ratio(settings: Mapping[str, str]) -> float | None:
         return None
     names = ("UpdateRatio.updates_per_iteration", "UpdateRatio.unroll_length", "create_environment.num_envs")
     updates, unroll, envs = (_number_of(_value(settings, name)) for name in names)
-    if updates is None or not unroll or not envs:
-        return None
-    return updates / (unroll * envs)
+    return None if updates is None or not unroll or not envs else updates / (unroll * envs)
 
 
 def _number_of(value: Any) -> float | None:
@@ -308,16 +282,20 @@ def read_evaluations(folder: Path, problems: list[str], notes: list[str]) -> dic
     out with a note. A missing column is NaN. Rows with a step out of range, or with a number beyond `events.LARGEST`, are left
     out with a problem.
     """
-    found = _rows(folder, problems, notes)
-    wrong = [(row[0], why) for row in found if (why := _impossible(row))]
-    rows = [row for row in found if not _impossible(row)]
-    if wrong:
-        step, why = wrong[0]
-        problems.append(f"evaluations.csv has impossible numbers in {len(wrong)} row(s), the first at step {step:g}: {why}")
-    table = np.array(rows, dtype=np.float64).reshape(-1, len(COLUMNS))
-    if not problems and not len(table):
+    rows = []
+    impossible: list[str] = []
+    for row in _rows(folder, problems, notes):
+        far = (f"{v:g} for {name}" for v, name in zip(row, COLUMNS) if events.LARGEST < abs(v) < math.inf)
+        why = f"{row[0]:g} for env_steps" if not 0 <= row[0] <= events.MAX_STEP else next(far, None)
+        if why is None:
+            rows.append(row)
+        else:
+            impossible.append(f"the first at step {row[0]:g}: {why}")
+    if impossible:
+        problems.append(f"evaluations.csv has impossible numbers in {len(impossible)} row(s), {impossible[0]}")
+    if not problems and not rows:
         problems.append(NO_EVALUATION)
-    return dict(zip(COLUMNS, table.T))
+    return dict(zip(COLUMNS, np.array(rows, dtype=np.float64).reshape(-1, len(COLUMNS)).T))
 
 
 def _rows(folder: Path, problems: list[str], notes: list[str]) -> list[list[float]]:
@@ -339,11 +317,3 @@ def _rows(folder: Path, problems: list[str], notes: list[str]) -> list[list[floa
     if table.missing:
         notes.append(f"evaluations.csv has no column {', '.join(table.missing)}")
     return table.rows
-
-
-def _impossible(row: Sequence[float]) -> str | None:
-    """The first number of a row that no run can have, and its column; None if there is none."""
-    if not 0 <= row[0] <= events.MAX_STEP:
-        return f"{row[0]:g} for env_steps"
-    far = ((number, name) for number, name in zip(row, COLUMNS) if events.LARGEST < abs(number) < math.inf)
-    return next((f"{number:g} for {name}" for number, name in far), None)

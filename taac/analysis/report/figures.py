@@ -1,16 +1,147 @@
-"""A report's figures, as the bytes of PNG files."""
+"""A report's learning curves as numbers, and its figures as the bytes of PNG files."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from taac.analysis.styles import add_legend, draw_method, faint, limit, line, shortened, span, style
+import numpy as np
+
+from taac.analysis.curves.learning_curves import Run, interpolate, learning_curve
+from taac.analysis.readers.run_records import Record
+from taac.analysis.report.scores import AllScores
+from taac.analysis.report.verdicts import Anchor
+from taac.analysis.statistics.intervals import Range, cut, estimate_interval
+from taac.analysis.styles import add_legend, draw_method, draw_methods, faint, line, shortened, span, style
 from taac.pictures.panels import caption, literal_text, panels
 
+AXES = {
+    "env_steps": "environment steps",
+    "training_decisions": "decisions",
+    "updates": "updates",
+    "seconds": "wall time (seconds)",
+}
+MEASURES = {"return_mean": "return", "fraction_repeated": "fraction of steps repeated"}
+MOST_POINTS = 200
+MOST_IQM_POINTS, IQM_RESAMPLES = 41, 500  # of a band that is drawn
 NAMES = ("report_return.png", "report_repeated.png", "report_iqm.png", "report_profile.png", "report_improvement.png")
 MOST_TASKS, MOST_PAIRS = 60, 250  # of one figure, because its size is limited
+
+
+# --- Curves ---------------------------------------------------------------------------------------
+
+
+def curves(scores: AllScores, limits: Mapping[str, Range]) -> list[dict[str, Any]]:
+    """Returns a row for each task, measure and axis: `x` `[n]`, and for each method `estimate`, `low`, `high` `[n]` and `each`.
+
+    A curve is the mean over the runs of its method with a pointwise interval. It is NaN outside the range that all of these
+    runs cover; nothing is extrapolated. All methods are evaluated at the same x (`shared_points`), for comparison. `each`
+    `[runs][n]` are the single runs, NaN outside their own range. Numbers have seven digits, those of single runs four.
+    Intervals of returns end at `limits`.
+    """
+    rows = []
+    for (task, methods), measure, axis in itertools.product(scores.items(), MEASURES, AXES):
+        every = {m: [run for r in of.whole if (run := points(r, axis, measure)) is not None] for m, of in methods.items()}
+        runs = {m: of for m, of in every.items() if of}
+        x = shared_points(list(runs.values()))
+        found = []
+        for method, of in runs.items():
+            values = interpolate(of, x)
+            drawn = learning_curve(x, values)
+            if np.isfinite(drawn.estimate).any():
+                ends = limits.get(task) if measure == "return_mean" else None
+                low, high = cut(measure, drawn.estimate, drawn.low, drawn.high, ends)
+                numbers = {"estimate": _short(drawn.estimate), "low": _short(low), "high": _short(high)}
+                each = [_short(run, digits=4) for run in values]
+                found.append({"method": method, "runs": len(of), **numbers, "each": each})
+        rows.append({"task": task, "measure": measure, "axis": axis, "x": _short(x), "methods": found})
+    return rows
+
+
+def points(record: Record, axis: str, measure: str) -> Run | None:
+    """A run's evaluations against an axis, or None if there are none.
+
+    Evaluations at equal x, such as those before the first update, are averaged.
+    """
+    x, values = record.evaluations[axis], record.evaluations[measure]
+    known = np.isfinite(x) & np.isfinite(values)
+    if not known.any():
+        return None
+    unique, which = np.unique(x[known], return_inverse=True)
+    return unique, np.bincount(which, values[known]) / np.bincount(which)
+
+
+def shared_points(methods: Sequence[Sequence[Run]]) -> np.ndarray:
+    """The x `[n]` at which all methods are evaluated: where any run was evaluated, within the range of some method's runs.
+
+    If there are many (on most axes every run has its own x), returns evenly spaced points and the ends of every method's
+    range instead: as many points as the longest run has evaluations, at most `MOST_POINTS`.
+    """
+    ranges = [(max(x[0] for x, _ in runs), min(x[-1] for x, _ in runs)) for runs in methods if runs]
+    ranges = [(low, high) for low, high in ranges if low <= high]
+    if not ranges:
+        return np.zeros(0)
+    union = np.unique(np.concatenate([x for runs in methods for x, _ in runs]))
+    union = union[np.any([(union >= low) & (union <= high) for low, high in ranges], axis=0)]
+    longest = max(x.size for runs in methods for x, _ in runs)
+    if union.size <= min(2 * longest, MOST_POINTS):
+        return union
+    lows, highs = zip(*ranges)
+    even = np.linspace(min(lows), max(highs), min(longest, MOST_POINTS))
+    if (union == np.rint(union)).all():
+        even = np.rint(even)  # counts stay whole
+    return np.union1d(even, [*lows, *highs])
+
+
+def _short(values: np.ndarray, digits: int = 7) -> list[float | int]:
+    """Rounds to some digits, of which seven are finer than any drawing. Whole numbers become integers."""
+    rounded = [float(f"{v:.{digits}g}") for v in values.tolist()]
+    return [int(v) if v.is_integer() else v for v in rounded]
+
+
+def iqm_curves(
+    scores: AllScores, scales: Mapping[str, Anchor], steps: Mapping[str, int], methods: Iterable[str]
+) -> dict[str, Any] | None:
+    """The IQM of all runs' normalised returns, `(y - y0) / (y1 - y0)`, at equal shares of each task's compared step.
+
+    At each point it is the statistic of the tables, with its interval at that point by itself (`IQM_RESAMPLES` resamples), from
+    where all runs are known. Nothing is extrapolated. If all tasks are compared at one step, x is that of the environment.
+
+    Args:
+        steps: at which each task is compared.
+        methods: those with runs on all tasks that have anchors; none if there are not two such tasks.
+
+    Returns:
+        `x` `[n]`, `x_label`, and for each method `estimate`, `low` and `high` `[n]`. None without a method, or at step 0.
+    """
+    tasks = [task for task in scores if task in scales]
+    if not methods or not all(steps[task] for task in tasks):  # a share of no steps
+        return None
+    runs: dict[str, list[list[Run]]] = {method: [] for method in methods}
+    for method, task in itertools.product(runs, tasks):  # shares of the compared step, and normalised returns
+        known = filter(None, (points(r, "due", "return_mean") for r in scores[task][method].whole))
+        runs[method].append([(x / steps[task], scales[task].scores(y)) for x, y in known])
+    grid = np.unique(np.concatenate([[1.0], *(x for of in runs.values() for task in of for x, _ in task)]))
+    grid = grid[grid <= 1]
+    if grid.size > MOST_IQM_POINTS:
+        grid = np.linspace(grid[0], 1, MOST_IQM_POINTS)
+    rows = [{"method": method, **_iqm_curve(of, grid)} for method, of in runs.items() if all(of)]
+    common = {steps[task] for task in tasks}
+    x, label = (grid * common.pop(), "environment steps") if len(common) == 1 else (grid, "share of the compared step")
+    return {"x": x, "x_label": label, "methods": rows} if grid.size and rows else None
+
+
+def _iqm_curve(tasks: Sequence[Sequence[Run]], grid: np.ndarray) -> dict[str, list[float]]:
+    values = [interpolate(runs, grid) for runs in tasks]
+    rows = np.full((3, grid.size), np.nan)
+    for i in np.flatnonzero(np.all([np.isfinite(of).all(0) for of in values], axis=0)):
+        rows[:, i] = estimate_interval([of[:, i] for of in values], "iqm", IQM_RESAMPLES)[:3]
+    return dict(zip(("estimate", "low", "high"), rows.tolist()))
+
+
+# --- Figures --------------------------------------------------------------------------------------
 
 
 @literal_text()
@@ -26,8 +157,7 @@ def draw(content: dict[str, Any]) -> dict[str, bytes]:
         found["report_iqm.png"] = _iqm(block["curves"], numbers, content["options"]["confidence"])
     if block["profiles"]:
         found["report_profile.png"] = _profile(block["profiles"], numbers)
-    improvements = block["improvement"] or content["pairs"]
-    known = [pair for pair in improvements if pair["improvement"]]
+    known = [pair for pair in block["improvement"] or content["pairs"] if pair["improvement"]]
     if 0 < len(known) <= MOST_PAIRS:
         found["report_improvement.png"] = _improvement(known)
     return found
@@ -44,16 +174,14 @@ def _curves(content: dict[str, Any], measure: str, numbers: Mapping[str, int]) -
     for axis in axes.flat[len(of) :]:
         axis.remove()
     for axis, curve in zip(axes.flat, of):
-        x, of_all = curve["x"], curve["methods"]
-        for m in of_all:
-            each = [(x, run) for run in m.get("each", ())] if m["runs"] > 1 else ()
-            draw_method(axis, numbers[m["method"]], len(of_all), (x, m["estimate"], m["low"], m["high"]), each)
-        lines = [m["estimate"] for m in of_all] + [run for m in of_all for run in m.get("each", ())]
-        limit(axis, lines, [m[end] for m in of_all for end in ("low", "high")])
+        x = curve["x"]
+        draw_methods(axis, [
+            (numbers[m["method"]], (x, m["estimate"], m["low"], m["high"]), [(x, run) for run in m["each"]])
+            for m in curve["methods"]
+        ])  # fmt: skip
         axis.axvline(steps[curve["task"]], color="0.6", linewidth=0.8, linestyle=":")
         axis.set(title=shortened(curve["task"], 60), xlabel=content["axes"]["env_steps"])
         axis.set_ylabel(content["measures"][measure])
-        axis.grid(alpha=0.3)
     several = any(m["runs"] > 1 for curve in of for m in curve["methods"])
     means = f"mean over seeds, band: {content['options']['confidence']:.0%} interval, may leave the panel; single runs are faint"
     left = f", {len(of)} of {len(tasks)} tasks" if len(of) < len(tasks) else ""
@@ -64,16 +192,14 @@ def _curves(content: dict[str, Any], measure: str, numbers: Mapping[str, int]) -
     return _png(figure)
 
 
-def _iqm(curves: dict[str, Any], numbers: Mapping[str, int], confidence: float) -> bytes:
+def _iqm(drawn: dict[str, Any], numbers: Mapping[str, int], confidence: float) -> bytes:
     figure, ((axis,),) = panels(1, 1, (6, 4.2))
-    for of in curves["methods"]:
-        columns = (curves["x"], of["estimate"], of["low"], of["high"])
-        draw_method(axis, numbers[of["method"]], len(curves["methods"]), columns)
-    axis.set(xlabel=curves["x_label"], ylabel="IQM of normalised returns")
-    axis.grid(alpha=0.3)
+    for of in drawn["methods"]:
+        columns = (drawn["x"], of["estimate"], of["low"], of["high"])
+        draw_method(axis, numbers[of["method"]], len(drawn["methods"]), columns)
+    axis.set(xlabel=drawn["x_label"], ylabel="IQM of normalised returns")
     caption(figure, f"IQM over tasks, band: {confidence:.0%} interval", fontsize="small")
-    add_legend(figure, {numbers[of["method"]]: of["method"] for of in curves["methods"]}, "method")
-    return _png(figure)
+    return _finished(figure, axis, drawn["methods"], numbers)
 
 
 def _profile(profiles: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
@@ -85,8 +211,12 @@ def _profile(profiles: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
         axis.fill_between(tau, of["low"], of["high"], color=drawn["color"], alpha=band, linewidth=0, step="post")
         axis.step(tau, of["fraction"], where="post", **drawn)
     axis.set(xlabel="normalised score t", ylabel="fraction of runs with a score above t", ylim=(-0.02, 1.02))
+    return _finished(figure, axis, profiles["methods"], numbers)
+
+
+def _finished(figure: Any, axis: Any, methods: Sequence[Mapping[str, Any]], numbers: Mapping[str, int]) -> bytes:
     axis.grid(alpha=0.3)
-    add_legend(figure, {numbers[of["method"]]: of["method"] for of in profiles["methods"]}, "method")
+    add_legend(figure, {numbers[of["method"]]: of["method"] for of in methods}, "method")
     return _png(figure)
 
 

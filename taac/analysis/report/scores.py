@@ -1,8 +1,11 @@
 """Scores of runs for a report: the step at which each task is compared, and the numbers of each run there.
 
+Evaluations of different runs belong together if they were due at the same step. One is due when a multiple of
+`Intervals.evaluation_interval`, or the end of the run, is reached or passed. A method that repeats an action inside the
+environment passes it by some steps: it is evaluated at 1002 instead of 1000.
+
 Each task is compared at one step that its runs have reached. It is the requested step, or the last evaluation of the
-finished run that ended first, or, if no run is finished, the last step that all of the task's runs have reached. Steps are
-those at which evaluations were due (`taac.analysis.report.matching`).
+finished run that ended first, or, if no run is finished, the last step that all of the task's runs have reached.
 
 - The final return of a run is the mean of its last k evaluations up to that step, without the one before training. At step 0,
   which is compared only if it is requested, it is that one's.
@@ -11,10 +14,19 @@ those at which evaluations were due (`taac.analysis.report.matching`).
 - Repetition when acting greedily is the mean over the same k evaluations.
 - Repetition when exploring is the mean of the `rollout/` summaries of the same span: after the evaluation before those k,
   up to that step.
+
+Leaving out diverged runs would flatter their method, because the missing returns are missing for being bad. A diverged run
+therefore ranks below every other run of its task, tied with others that diverged, and enters no mean; tables have the share of
+runs that diverged beside each mean. This follows worst-rank scores in clinical trials. It depends on no other run, as an imputed
+return would. A return may be assigned instead where the task has a lowest one.
+
+Source: Lachin, Worst-rank score analysis with informatively missing observations in clinical trials, Controlled Clinical
+Trials 1999.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,18 +34,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from taac.analysis import bounds
 from taac.analysis.curves.learning_curves import area_under_curve
-from taac.analysis.readers.run_records import Record
-from taac.analysis.statistics.intervals import RESAMPLES, Interval, estimate_interval
-from taac.analysis.statistics.quantiles import CONFIDENCE
-from taac.analysis.statistics.scores import STATISTICS, Tasks
+from taac.analysis.readers.comparable import grouped
+from taac.analysis.readers.events import LARGEST
+from taac.analysis.readers.run_records import Record, value_of
+from taac.analysis.statistics.intervals import Range, cut_interval, estimate_interval
+from taac.errors import TaacError
+from taac.runs import layout
 
 REPETITION = (
     "fraction_repeated", "mean_run", "max_run", "decisions", "length", "jerk", "fraction_same", "actor_calls_saved",
 )  # fmt: skip
 _COLUMNS = REPETITION[:-1]  # the last one is made of others
 WORST, LEAVE_OUT = "worst", "leave_out"  # what counts for diverged runs
+TOLERANCE = 0.05  # without a known interval: the part of the distance between evaluations by which they may be late
+_MOST_ADDED = 10_000  # evaluations after those of the longest run, whatever interval a stranger's settings have
+_PROGRESS = ("env_steps", "updates", "training_decisions", "seconds", "episodes")  # columns that are not performance
 
 
 class Options(NamedTuple):
@@ -42,13 +58,13 @@ class Options(NamedTuple):
     last: int = 3  # the final return is the mean of at most this many last evaluations
     paired: bool = False  # pair runs by seed
     baseline: str | None = None  # compare every method with this one only; None for all pairs
-    bounds: tuple[str, ...] = ()  # the lowest and highest possible return; see `taac.analysis.report.return_bounds`
+    bounds: tuple[str, ...] = ()  # the lowest and highest possible return; see `verdicts.read_bounds`
     allow_mixed: bool = False
     group_by: tuple[str, ...] = ()  # settings that the names of methods show
     anchors: Path | None = None  # a file with more anchors
     published: Path | None = None  # a file with published returns
     at_step: int | None = None  # the step of comparison; None for the end of the first finished run; 0 for untrained agents
-    diverged: str | float = "worst"  # the score of a diverged run, or "leave_out"; see `taac.analysis.report.diverged`
+    diverged: str | float = "worst"  # the score of a diverged run, or "leave_out"
 
 
 class Scores(NamedTuple):
@@ -66,9 +82,175 @@ class Scores(NamedTuple):
         return [r for r, score in zip(self.records, self.final) if not np.isneginf(score)]
 
 
+AllScores = Mapping[str, Mapping[str, Scores]]  # by task and method
+
+
+def checked(options: Options) -> Options:
+    """Returns the options with what diverged runs count as read from a text.
+
+    Raises:
+        TaacError: a number is out of range, or the policy for diverged runs is none.
+    """
+    if options.last < 1:
+        raise TaacError(f"--last_evaluations must be 1 or more, got {options.last}")
+    if options.at_step is not None and options.at_step < 0:
+        raise TaacError(f"--at_step must be 0 or more, got {options.at_step}")
+    policy = options.diverged
+    with contextlib.suppress(ValueError):
+        policy = float(str(policy))
+    if policy not in (WORST, LEAVE_OUT) and not (isinstance(policy, float) and abs(policy) <= LARGEST):
+        finite = f"a finite return, at most {LARGEST:g} in size"
+        raise TaacError(f"--diverged must be {WORST}, {LEAVE_OUT} or {finite}, got {policy!r}")
+    return options._replace(diverged=policy)
+
+
+# --- Evaluations that were due at the same step ---------------------------------------------------
+
+
+def match(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
+    """Returns the records with a column `due`, and a sentence for each method with evaluations later than they were due.
+
+    The step at which a run diverged becomes the one that was due there, too: a divergence at 1002 is one at 1000.
+    """
+    matched: dict[str, Record] = {}
+    late: dict[tuple[str, str], int] = {}
+    for task, group in grouped(records, lambda r: r.task).items():
+        known = [due_steps(r.steps, *evaluation_plan(r)) for r in group]
+        others = [due for due in known if due is not None] or [r.steps for r in group]
+        for r in group:
+            steps = r.steps if r.diverged is None else np.union1d(r.steps, r.diverged)
+            due = due_steps(steps, *evaluation_plan(r))
+            if due is None:
+                due = nearest(steps, others, np.diff(r.steps if r.steps.size > 1 else steps))
+            at = None if r.diverged is None else int(due[steps == r.diverged][0])
+            due = due[np.isin(steps, r.steps)]
+            matched[r.folder] = r._replace(evaluations={**r.evaluations, "due": due}, diverged=at)
+            by = int(np.abs(r.steps - due).max(initial=0))
+            late[str(task), r.method] = max(late.get((str(task), r.method), 0), by)
+    return [matched[r.folder] for r in records], [
+        f"{method} on {task}: evaluations up to {by} step(s) after they were due count as those of the step they were due at"
+        for (task, method), by in sorted(late.items())
+        if by
+    ]
+
+
+def due_steps(steps: np.ndarray, interval: int | None, budget: int | None) -> np.ndarray | None:
+    """The steps `[n]` at which evaluations at `steps` were due; see `layout.due_step`.
+
+    None if the interval is unknown. An evaluation keeps its own step where another one was due at the same.
+    """
+    if interval is None:
+        return None
+    due = np.array([layout.due_step(int(step), interval, budget) for step in steps], dtype=steps.dtype)
+    return _distinct(steps, np.where(due == 0, steps, due))
+
+
+def nearest(steps: np.ndarray, others: Sequence[np.ndarray], distances: np.ndarray) -> np.ndarray:
+    """Moves each step back to another run's evaluation at most `TOLERANCE` of the median distance earlier.
+
+    Of several such runs, the one whose evaluations came first counts.
+    """
+    if not distances.size:
+        return steps
+    most = TOLERANCE * float(np.median(distances))
+    due = steps.copy()
+    for other in others:
+        if other.size:
+            before = other[np.clip(np.searchsorted(other, steps, "right") - 1, 0, None)]
+            due = np.where((before <= steps) & (steps - before <= most), np.minimum(due, before), due)
+    return _distinct(steps, due)
+
+
+def _distinct(steps: np.ndarray, due: np.ndarray) -> np.ndarray:
+    """The due steps, but an evaluation's own where the evaluation before it came at the due step or later: rising, too."""
+    passed = np.zeros(due.size, dtype=bool)
+    passed[1:] = due[1:] <= steps[:-1]
+    return np.where(passed, steps, due)
+
+
+def evaluation_plan(record: Record) -> tuple[int | None, int | None]:
+    """The distance between a run's evaluations, and its budget; None if unknown."""
+
+    def whole(name: str) -> int | None:
+        value = value_of(record.settings.get(f"Intervals.{name}", ""))
+        return int(value) if type(value) in (int, float) and 1 <= value < 1e15 and value == int(value) else None
+
+    return whole("evaluation_interval"), whole("num_env_steps")
+
+
+# --- Diverged runs --------------------------------------------------------------------------------
+
+
+def only_diverged(record: Record) -> bool:
+    """Whether a run diverged, and has no other problem."""
+    return record.diverged is not None and all(problem.startswith("diverged") for problem in record.problems)
+
+
 def has_diverged(record: Record, step: int, policy: str | float) -> bool:
     """Whether a run counts as diverged at the compared step."""
     return policy == WORST and not record.problems and record.diverged is not None and record.diverged <= step
+
+
+def treat_diverged(records: Sequence[Record], steps: Mapping[str, int], policy: str | float) -> list[Record]:
+    """Makes diverged runs usable, unless they are left out.
+
+    A diverged run keeps its evaluations from before the divergence. With "worst" it has no later ones. With a return as the
+    policy, later evaluations, including those that it never reached at the steps of the longest run of the task and on to the
+    compared step (`steps`), have that return; all their other values are NaN.
+    """
+    found = []
+    for r in records:
+        if policy == LEAVE_OUT or not only_diverged(r) or r.task is None or r.task not in steps:
+            found.append(r)
+        elif isinstance(policy, str):
+            kept = r.steps < r.diverged
+            note = f"diverged at step {r.diverged}; from there on it ranks below every run that did not, and enters no mean"
+            table = {name: values[kept] for name, values in r.evaluations.items()}
+            found.append(r._replace(evaluations=table, problems=(), notes=(*r.notes, note)))
+        else:
+            found.append(_imputed(r, _evaluation_steps(records, r, steps[r.task]), float(policy)))
+    return found
+
+
+def _evaluation_steps(records: Sequence[Record], record: Record, end: int) -> np.ndarray:
+    """The steps `[n]` at which the longest run of the same task was evaluated, continued to the compared step, `end`.
+
+    It is the longest of those that did not diverge or, if all did, of all. Evaluations continue at the interval of its settings,
+    or else at the distance that they had; without any, the only one is at the compared step.
+    """
+    of_task = [r for r in records if r.task == record.task and r.last_step is not None]
+    runs = [r for r in of_task if not r.problems] or [r for r in of_task if only_diverged(r)]
+    longest = max(runs, key=lambda r: (r.due[-1], r.due.size), default=record)
+    due, (interval, _) = longest.due, evaluation_plan(longest)
+    last = due[-1] if due.size else 0
+    if due.size and last >= end:
+        return due
+    had = np.diff(np.union1d(due, 0))
+    distance = interval or (float(np.median(had)) if had.size else end - last)
+    distance = max(1, math.ceil(max(distance, (end - last) / _MOST_ADDED)))
+    return np.union1d(due, [*np.arange((last // distance + 1) * distance, end, distance), end])
+
+
+def _imputed(record: Record, task_steps: np.ndarray, score: float) -> Record:
+    at = record.diverged
+    assert at is not None
+    last = -1 if record.last_step is None else record.last_step
+    steps = np.union1d(record.steps, task_steps[task_steps > max(at - 1, last)])
+    known = np.isin(steps, record.steps)
+    table = {}
+    for name in layout.COLUMNS:
+        table[name] = np.full(steps.size, math.nan)
+        table[name][known] = record.evaluations[name]
+        if name not in _PROGRESS:
+            table[name][steps >= at] = math.nan
+    table["env_steps"], table["due"] = steps, steps.copy()
+    table["due"][known] = record.due
+    table["return_mean"][steps >= at] = score
+    note = f"diverged at step {at}; from there on its return counts as {score:.4g}"
+    return record._replace(evaluations=table, problems=(), notes=(*record.notes, note))
+
+
+# --- Scores ---------------------------------------------------------------------------------------
 
 
 def compared_steps(records: Sequence[Record], at_step: int | None) -> dict[str, int]:
@@ -80,8 +262,7 @@ def compared_steps(records: Sequence[Record], at_step: int | None) -> dict[str, 
         finished = [r for r in runs if r.status == "finished"]
         ended = [int(r.due[-1]) for r in finished or runs]
         if not ended:  # all diverged
-            gone = [r for r in group if r.diverged is not None and all(p.startswith("diverged") for p in r.problems)]
-            ended = [r.budget or max(int(r.diverged or 0), r.last_due or 0) for r in gone]
+            ended = [r.budget or max(int(r.diverged or 0), r.last_due or 0) for r in group if only_diverged(r)]
         if ended:
             steps[task] = min(ended) if at_step is None else at_step
     return steps
@@ -101,17 +282,11 @@ def scores_of(
         kept[task] = k = min([last, *(int(counted(r, step).sum()) for r in whole)])
         start = max((int(r.due[0]) for r in whole), default=step)
         scores[task] = {}
-        for method in sorted({r.method for r in group}):
-            runs = [r for r in group if r.method == method]
+        for method, runs in sorted(grouped(group, lambda r: r.method).items()):
             runs.sort(key=lambda r: (r.seed is None, r.seed or 0, r.folder))
-            rows = [_scores(r, step, k, start, has_diverged(r, step, policy)) for r in runs]
-            scores[task][method] = Scores(
-                runs,
-                np.array([row[0] for row in rows]),
-                np.array([row[1] for row in rows]),
-                {name: np.array([row[2][name] for row in rows]) for name in REPETITION},
-                {name: np.array([row[3][name] for row in rows]) for name in REPETITION},
-            )
+            final, area, *acting = zip(*(_scores(r, step, k, start, has_diverged(r, step, policy)) for r in runs))
+            repetition = [{name: np.array([row[name] for row in rows]) for name in REPETITION} for rows in acting]
+            scores[task][method] = Scores(runs, np.array(final), np.array(area), *repetition)
     return scores, kept
 
 
@@ -122,12 +297,14 @@ def _scores(
     if diverged:
         nothing = dict.fromkeys(REPETITION, math.nan)
         return -math.inf, -math.inf, nothing, nothing
-    return (
-        float(_window(r, "return_mean", step, k).mean()),
-        area_under_curve(r.due, r.returns, start, step) if start < step else math.nan,
-        _repetition(lambda name: _window(r, name, step, k)),
-        _repetition(lambda name: _rollouts(r, name, step, k)),
-    )
+
+    def window(name: str) -> np.ndarray:
+        """The last k evaluations that count up to the step, `[k]`."""
+        return r.evaluations[name][counted(r, step)][-k:]
+
+    area = area_under_curve(r.due, r.returns, start, step) if start < step else math.nan
+    exploring = _repetition(lambda name: _rollouts(r, name, step, k))
+    return float(window("return_mean").mean()), area, _repetition(window), exploring
 
 
 def counted(record: Record, step: int) -> np.ndarray:
@@ -135,17 +312,11 @@ def counted(record: Record, step: int) -> np.ndarray:
     return ((record.steps > 0) | (step == 0)) & (record.due <= step)
 
 
-def _window(record: Record, name: str, step: int, k: int) -> np.ndarray:
-    """The last k evaluations that count up to a step, `[k]`."""
-    return record.evaluations[name][counted(record, step)][-k:]
-
-
 def _repetition(values: Callable[[str], np.ndarray]) -> dict[str, float]:
     """Each of `REPETITION` from the values `[n]` of a column or summary by name; NaN where there are none."""
     found = {name: float(of.mean()) if (of := values(name)).size else math.nan for name in _COLUMNS}
-    decisions, length = values("decisions"), values("length")
-    known = length.sum() > 0 and decisions.size
-    return {**found, "actor_calls_saved": float(1 - decisions.sum() / length.sum()) if known else math.nan}
+    decisions, length = values("decisions"), values("length").sum()
+    return {**found, "actor_calls_saved": float(1 - decisions.sum() / length) if length > 0 and decisions.size else math.nan}
 
 
 def _rollouts(record: Record, name: str, step: int, k: int) -> np.ndarray:
@@ -159,29 +330,13 @@ def _rollouts(record: Record, name: str, step: int, k: int) -> np.ndarray:
     return found.value[(found.env_steps > after) & (found.env_steps <= end) & np.isfinite(found.value)]
 
 
-# --- Intervals --------------------------------------------------------------------------------
+def summary(
+    name: str, values: np.ndarray, statistics: Sequence[str] = ("mean", "iqm"), limits: Range | None = None
+) -> dict[str, Any]:
+    """Statistics with intervals for one method on one task, over the runs whose value is finite.
 
-
-def interval_of(tasks: Tasks, statistic: str, resamples: int = RESAMPLES) -> dict[str, Any]:
-    """An estimate with its interval. Without an interval if a task has a single run."""
-    if any(task.size < 2 for task in tasks):
-        alone = float(STATISTICS[statistic](tasks))
-        return Interval(alone, math.nan, math.nan, CONFIDENCE, "undefined: one run")._asdict()
-    return estimate_interval(tasks, statistic, resamples)._asdict()
-
-
-def summary(values: np.ndarray, names: Sequence[str] = ("mean", "iqm")) -> dict[str, Any]:
-    """Statistics with intervals for one method on one task, over the runs whose value is finite."""
+    Intervals end at `limits`, or where the quantity `name` does (`cut_interval`).
+    """
     known = values[np.isfinite(values)]
-    return {"runs": int(known.size), **{name: interval_of([known], name) if known.size else None for name in names}}
-
-
-def within(found: dict[str, Any], limits: bounds.Range | None) -> dict[str, Any]:
-    """The statistics of returns that have limits: their intervals end there."""
-    return {name: of if name == "runs" else bounds.cut_interval(name, of, limits) for name, of in found.items()}
-
-
-def repetition_summaries(values: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The mean of each repetition measure with its interval, which ends where the measure does (`bounds.cut`)."""
-    found = {name: summary(values[name], ("mean",)) for name in REPETITION}
-    return {name: {**of, "mean": bounds.cut_interval(name, of["mean"])} for name, of in found.items()}
+    found = {s: estimate_interval([known], s)._asdict() if known.size else None for s in statistics}
+    return {"runs": int(known.size), **{s: cut_interval(name, of, limits) for s, of in found.items()}}

@@ -1,22 +1,136 @@
-"""A report's content as Markdown, as lines and as CSV, with rounded numbers except in CSV, which has full precision."""
+"""A report's content as Markdown, as lines and as CSV, with rounded numbers except in CSV, which has full precision.
+
+Published returns stand beside those of a comparison. They are of another protocol, so no verdict is made of them.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
+import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from taac.analysis.report.published import NOTE
-from taac.analysis.report.scores import REPETITION
+import numpy as np
+
+from taac.analysis.curves.plots import csv_cell
+from taac.analysis.readers.events import LARGEST, MAX_STEP
+from taac.analysis.report.scores import REPETITION, AllScores, Scores
+from taac.analysis.report.verdicts import MAX_BYTES
 from taac.analysis.statistics.permutations import fewest_runs
-from taac.analysis.untrusted_text import csv_cell
+from taac.errors import TaacError
+from taac.runs import files
 
 CSV_COLUMNS = (
     "block", "task", "method", "versus", "measure", "statistic", "runs", "estimate", "low", "high", "confidence",
     "interval", "diverged", "effect", "p", "p_permutation", "p_adjusted", "would_find", "verdict",
 )  # fmt: skip
 MEASURES = {"final": "final return", "area": "area under the curve"}
+MAX_TEXT = 500  # characters of a published source or protocol
+TEXTS = ("task", "method", "source", "environment_version", "protocol")
+PUBLISHED_NOTE = (
+    "Published numbers are of another protocol, and mostly of other versions of the environment: they say roughly where a "
+    "method should be. No verdict is made of them. A number is a mean +- standard deviation over n runs, unless "
+    "its protocol says otherwise. Random steps that a source does not count are added to its step: 100000 + 10000."
+)
+EXAMPLE = (
+    '{"returns": [{"task": "Hopper", "method": "sac", "env_steps": 100000, "mean": 2613, "sd": 991, "n": 10, '
+    '"source": "..", "environment_version": "v3", "protocol": ".."}]}'
+)
+
+
+# --- Published returns ----------------------------------------------------------------------------
+
+
+class Published(NamedTuple):
+    """One published return."""
+
+    task: str  # an environment id, or one without its version
+    method: str
+    env_steps: int
+    mean: float
+    sd: float | None  # over seeds, unless the protocol says otherwise
+    n: int
+    source: str
+    environment_version: str
+    protocol: str
+    uncounted_steps: int = 0  # random ones before the first step that it counts
+
+    @property
+    def all_steps(self) -> int:
+        """The published step as a run here counts it."""
+        return self.env_steps + self.uncounted_steps
+
+    def concerns(self, task: str, method: str) -> bool:
+        """Whether it is of a method on an environment id, of any version if it names none."""
+        return self.method == method and self.task in (task, re.sub(r"-v\d+$", "", task))
+
+
+def load_published(path: Path | None) -> list[Published]:
+    """Returns the entries of a file such as `experiments/results/published.json`; none without a file.
+
+    Raises:
+        TaacError: the file cannot be read, or an entry lacks something.
+    """
+    if path is None:
+        return []
+    try:
+        content = files.read_json(path.resolve(), MAX_BYTES)
+    except (OSError, files.Damaged) as error:
+        raise TaacError(f"--published {path} cannot be read: {error}") from error
+    given = content.get("returns") if isinstance(content, dict) else None
+    if not isinstance(given, list):
+        raise TaacError(f'--published {path} holds no "returns": expected {EXAMPLE}')
+    return [_entry(path, number, entry) for number, entry in enumerate(given, 1)]
+
+
+def _entry(path: Path, number: int, given: Any) -> Published:
+    given = given if isinstance(given, dict) else {}
+    wrong = [name for name in TEXTS if not (isinstance(given.get(name), str) and 0 < len(given[name]) <= MAX_TEXT)]
+    wrong += [name for name in ("env_steps", "n") if not (type(given.get(name)) is int and 0 < given[name] <= MAX_STEP)]
+    uncounted = given.get("uncounted_steps", 0)
+    wrong += [] if type(uncounted) is int and 0 <= uncounted <= MAX_STEP else ["uncounted_steps"]
+    wrong += [] if _is_number(given.get("mean")) else ["mean"]
+    sd = given.get("sd", "")
+    wrong += [] if sd is None or (_is_number(sd) and sd >= 0) else ["sd"]
+    if wrong:
+        told = f"{', '.join(wrong)} of entry {number} {'is' if len(wrong) == 1 else 'are'} missing or wrong"
+        raise TaacError(f"--published {path}: {told}; expected {EXAMPLE}, with null for an unknown sd")
+    return Published(**{name: given[name] for name in Published._fields if name in given})
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= LARGEST
+
+
+def beside_published(entries: list[Published], scores: AllScores) -> list[dict[str, Any]]:
+    """Returns a row for each published return of a task and a method that are compared here.
+
+    `here` is the mean, the standard deviation (n - 1) and the number of this comparison's runs at the evaluation that was due
+    at the published step, with the steps that the source does not count. It is None unless all runs of the method have that
+    evaluation. Diverged runs are left out of it, and `diverged` is their number.
+    """
+    return [
+        {**entry._asdict(), "task": task, "here": _at(of, entry.all_steps), "diverged": len(of.records) - len(of.whole)}
+        for task, methods in scores.items()
+        for entry in entries
+        for method, of in methods.items()
+        if entry.concerns(task, method)
+    ]
+
+
+def _at(of: Scores, step: int) -> dict[str, Any] | None:
+    found = [r.returns[r.evaluations["due"] == step] for r in of.whole]
+    if not found or any(values.size != 1 for values in found):
+        return None
+    values = np.concatenate(found)
+    sd = float(values.std(ddof=1)) if values.size > 1 else math.nan
+    return {"mean": float(values.mean()), "sd": sd, "n": int(values.size)}
+
+
+# --- Markdown -------------------------------------------------------------------------------------
 
 
 def number(value: float | None) -> str:
@@ -28,31 +142,24 @@ def with_interval(found: dict[str, Any] | None) -> str:
     """Formats an estimate with its interval as `1.234 [1, 1.5]`."""
     if found is None:
         return "-"
-    if found["low"] is None:
-        return number(found["estimate"])
-    return f"{number(found['estimate'])} [{number(found['low'])}, {number(found['high'])}]"
+    interval = "" if found["low"] is None else f" [{number(found['low'])}, {number(found['high'])}]"
+    return f"{number(found['estimate'])}{interval}"
 
 
 def markdown(content: dict[str, Any], figures: Sequence[str]) -> str:
     """The text of report.md. Names from runs stay text, without HTML or links."""
     content, figures = _as_text(content), _as_text(list(figures))
-    options = content["options"]
-    lines = ["# Comparison", ""]
-    lines += [
-        f"Brackets are {options['confidence']:.0%} intervals. A number without an interval is one whose spread the runs do not "
-        "show. Intervals of differences hold together, and a verdict is given if and only if one excludes 0. Overlapping "
-        "intervals of two methods say nothing.",
-        "",
-        content["family_told"],
-        "",
-    ]
+    brackets = (
+        f"Brackets are {content['options']['confidence']:.0%} intervals. A number without an interval is one whose spread the "
+        "runs do not show. Intervals of differences hold together, and a verdict is given if and only if one excludes 0. "
+        "Overlapping intervals of two methods say nothing."
+    )
+    lines = ["# Comparison", "", brackets, "", content["family_told"], ""]
     lines += ["Settings that decide most:", "", *(f"- {text}" for text in content["settings_told"]), ""]
     lines += ["## Warnings", "", *([f"- {text}" for text in content["warnings"]] or ["None."]), ""]
     for task in content["tasks"]:
-        of = [[p for p in content[name] if p["task"] == task["task"]] for name in ("pairs", "area_pairs")]
-        lines += _task(task, *of)
-    lines += _over_tasks(content["over_tasks"])
-    lines += _published(content["published"])
+        lines += _task(task, *([p for p in content[of] if p["task"] == task["task"]] for of in ("pairs", "area_pairs")))
+    lines += _over_tasks(content["over_tasks"]) + _published(content["published"])
     lines += ["## How these numbers were made", ""]
     lines += [*(f"- **{statement['about']}.** {statement['text']}" for statement in content["statements"]), ""]
     if figures:
@@ -69,7 +176,7 @@ def _as_text(value: Any) -> Any:
     return [_as_text(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     cells = [head, ["---"] * len(head), *rows]
     return ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in cells] + [""]
 
@@ -77,54 +184,40 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def _task(task: dict[str, Any], pairs: Sequence[dict[str, Any]], areas: Sequence[dict[str, Any]]) -> list[str]:
     lines = [f"## {task['task']}", ""]
     lines += [f"At step {task['step']}. Final return: the mean of the last {task['evaluations']} evaluation(s).", ""]
-    of = [f"{name}, {s}" for name in MEASURES.values() for s in ("mean", "IQM")]
-    head = ["method", "seeds", "diverged", "rank", *of]
-    rows = [
-        [
-            *(m["method"], m["runs"], m["diverged"], with_interval(m.get("rank"))),
-            *(with_interval(m[measure][s]) for measure in MEASURES for s in ("mean", "iqm")),
-        ]
+    head = ["method", "seeds", "diverged", "rank", *(f"{name}, {s}" for name in MEASURES.values() for s in ("mean", "IQM"))]
+    lines += _table(head, [
+        [m["method"], m["runs"], m["diverged"], with_interval(m.get("rank"))]
+        + [with_interval(m[measure][s]) for measure in MEASURES for s in ("mean", "iqm")]
         for m in task["methods"]
-    ]
-    lines += _table(head, rows)
-    if pairs:
-        lines += ["Differences of mean final returns:", "", *_pairs(pairs)]
-    if areas:
-        lines += ["Differences of mean areas under the curve:", "", *_pairs(areas)]
-    lines += [
-        f"Repetition at the end of training: acting greedily in the last {task['evaluations']} evaluation(s), and exploring "
-        "(mean of the rollout/ summaries since the evaluation before those):",
-        "",
-    ]
-    acting = {"greedy": "repetition", "exploring": "repetition_exploring"}
-    head = ["method", "acting", *(name.replace("_", " ") for name in REPETITION)]
-    rows = [
+    ])  # fmt: skip
+    lines += _pairs("Differences of mean final returns", pairs) + _pairs("Differences of mean areas under the curve", areas)
+    told = f"acting greedily in the last {task['evaluations']} evaluation(s), and exploring"
+    since = "(mean of the rollout/ summaries since the evaluation before those)"
+    lines += [f"Repetition at the end of training: {told} {since}:", ""]
+    return lines + _table(["method", "acting", *(name.replace("_", " ") for name in REPETITION)], [
         [m["method"], how, *(with_interval(m[block][name]["mean"]) for name in REPETITION)]
         for m in task["methods"]
-        for how, block in acting.items()
-    ]
-    return lines + _table(head, rows)
+        for how, block in (("greedy", "repetition"), ("exploring", "repetition_exploring"))
+    ])  # fmt: skip
 
 
-def _pairs(pairs: Sequence[dict[str, Any]]) -> list[str]:
+def _pairs(caption: str, pairs: Sequence[dict[str, Any]]) -> list[str]:
     head = ["X", "Y", "verdict on X", "X - Y", "p, corrected", "P(X > Y)", "effect", "would find", "diverged X, Y"]
-    return _table(
-        head,
+    rows = [
         [
-            [
-                p["x"],
-                p["y"],
-                p["verdict"] if p["findable"] else f"{p['verdict']} (too few runs)",
-                with_interval(p["difference"]),
-                number(p["p_adjusted"]),
-                with_interval(p["improvement"]),
-                number(p["effect"]),
-                number(p["detectable"]),
-                ", ".join(map(str, p["diverged"])) if any(p["diverged"]) else "0",
-            ]
-            for p in pairs
-        ],
-    )
+            p["x"],
+            p["y"],
+            p["verdict"] if p["findable"] else f"{p['verdict']} (too few runs)",
+            with_interval(p["difference"]),
+            number(p["p_adjusted"]),
+            with_interval(p["improvement"]),
+            number(p["effect"]),
+            number(p["detectable"]),
+            ", ".join(map(str, p["diverged"])) if any(p["diverged"]) else "0",
+        ]
+        for p in pairs
+    ]
+    return [f"{caption}:", "", *_table(head, rows)] if rows else []
 
 
 def _published(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -132,16 +225,11 @@ def _published(rows: Sequence[dict[str, Any]]) -> list[str]:
         return []
     head = ["task", "method", "step", "here", "published", "source", "environment", "protocol"]
     cells = [
-        [r["task"], r["method"], _steps(r), _spread(r["here"], r["diverged"]), _spread(r)]
-        + [r[name] for name in ("source", "environment_version", "protocol")]
+        [r["task"], r["method"], str(r["env_steps"]) + (f" + {r['uncounted_steps']}" if r["uncounted_steps"] else "")]
+        + [_spread(r["here"], r["diverged"]), _spread(r), r["source"], r["environment_version"], r["protocol"]]
         for r in rows
     ]
-    return ["## Published numbers", "", NOTE, "", *_table(head, cells)]
-
-
-def _steps(row: dict[str, Any]) -> str:
-    """The published step, with those that it does not count."""
-    return str(row["env_steps"]) + (f" + {row['uncounted_steps']}" if row["uncounted_steps"] else "")
+    return ["## Published numbers", "", PUBLISHED_NOTE, "", *_table(head, cells)]
 
 
 def _spread(of: dict[str, Any] | None, diverged: int = 0) -> str:
@@ -167,28 +255,21 @@ def _over_tasks(block: dict[str, Any]) -> list[str]:
                 if m[measure]
             ]
             lines += _table(head, rows) if rows else []
-        if block["pairs"]:
-            lines += ["Differences of the IQM of final scores:", "", *_pairs(block["pairs"])]
-        if block["area_pairs"]:
-            lines += ["Differences of the IQM of areas under the curve:", "", *_pairs(block["area_pairs"])]
+        lines += _pairs("Differences of the IQM of final scores", block["pairs"])
+        lines += _pairs("Differences of the IQM of areas under the curve", block["area_pairs"])
     if block["left_out"]:
         lines += [f"Left out because they have no anchors: {', '.join(block['left_out'])}.", ""]
     if block["anchors"]:
-        lines += [f"Anchors, version {block['anchors_version']}:", ""]
-        lines += _table(
-            ["task", "y0", "y1", "source"],
-            [[task, f"{a['y0']:g}", f"{a['y1']:g}", a["source"]] for task, a in block["anchors"].items()],
-        )
+        rows = [[task, f"{a['y0']:g}", f"{a['y1']:g}", a["source"]] for task, a in block["anchors"].items()]
+        lines += [f"Anchors, version {block['anchors_version']}:", "", *_table(["task", "y0", "y1", "source"], rows)]
     if block["improvement"]:
-        lines += ["Probability of improvement in the final return, mean over the tasks that both methods have:", ""]
         rows = [[i["x"], i["y"], len(i["tasks"]), with_interval(i["improvement"])] for i in block["improvement"]]
+        lines += ["Probability of improvement in the final return, mean over the tasks that both methods have:", ""]
         lines += _table(["X", "Y", "tasks", "P(X > Y)"], rows)
     return lines
 
 
-def too_few(paired: bool) -> str:
-    """Says how many runs a verdict on one task needs at least."""
-    return f"so few runs can give no verdict, {fewest_runs(paired)} {'pairs' if paired else 'of each method'} are the least"
+# --- Lines ----------------------------------------------------------------------------------------
 
 
 def note_on_seeds(methods: int, seeds: int) -> list[str]:
@@ -208,9 +289,12 @@ def verdict_line(pair: dict[str, Any]) -> str:
     interval = "no interval" if found["low"] is None else f"[{number(found['low'])}, {number(found['high'])}]"
     verdict = f"{pair['x']} is {pair['verdict']}"
     if pair["verdict"] == "inconclusive":
-        size = pair["detectable"]
-        verdict = "inconclusive" + ("" if size is None else f"; so many runs would find {size:.3g} or more with a power of 0.8")
-        verdict += "" if pair["findable"] else f"; {too_few(pair['paired'])}"
+        verdict, size, paired = "inconclusive", pair["detectable"], pair["paired"]
+        if size is not None:
+            verdict += f"; so many runs would find {size:.3g} or more with a power of 0.8"
+        if not pair["findable"]:
+            least = f"{fewest_runs(paired)} {'pairs' if paired else 'of each method'}"
+            verdict += f"; so few runs can give no verdict, {least} are the least"
     gone = f" ({sum(pair['diverged'])} diverged)" if any(pair["diverged"]) else ""
     return f"{pair['task']}: {what} = {estimate} {interval}{gone}: {verdict}"
 
@@ -228,42 +312,35 @@ def table(content: dict[str, Any]) -> str:
 
 
 def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    block = content["over_tasks"]
     for task in content["tasks"]:
         for m in task["methods"]:
             exploring = {f"{name}, exploring": found for name, found in m["repetition_exploring"].items()}
-            measures = {**{name: m[name] for name in MEASURES}, **m["repetition"], **exploring}
-            for measure, found in measures.items():
+            for measure, found in {**{name: m[name] for name in MEASURES}, **m["repetition"], **exploring}.items():
                 about = {"block": "task", "task": task["task"], "method": m["method"], "measure": measure}
+                about |= {"runs": found["runs"], "diverged": m["diverged"]}
                 for statistic in (s for s in found if s != "runs"):
-                    counts = {"runs": found["runs"], "diverged": m["diverged"]}
-                    yield {**about, "statistic": statistic, **counts, **_interval(found[statistic])}
-    block = content["over_tasks"]
+                    yield {**about, "statistic": statistic, **_interval(found[statistic])}
     for m in block["methods"]:
         for measure in MEASURES:
+            about = {"block": "over tasks", "method": m["method"], "measure": measure, "diverged": m["diverged"]}
             for statistic, found in (m[measure] or {}).items():
-                about = {"block": "over tasks", "method": m["method"], "measure": measure}
-                yield {**about, "statistic": statistic, "diverged": m["diverged"], **_interval(found)}
-    for where, measure, pairs, statistic in (
-        ("pair", "final", content["pairs"], "mean"),
-        ("pair", "area", content["area_pairs"], "mean"),
-        ("pair over tasks", "final", block["pairs"], "iqm"),
-        ("pair over tasks", "area", block["area_pairs"], "iqm"),
-    ):
-        for p in pairs:
-            about = {"block": where, "task": p.get("task", ""), "method": p["x"], "versus": p["y"]}
-            yield {
-                **about, "measure": f"difference of {measure}", "statistic": statistic, **_interval(p["difference"]),
-                "diverged": sum(p["diverged"]), "effect": p["effect"], "p": p["p_value"],
-                "p_permutation": p["p_permutation"], "p_adjusted": p["p_adjusted"], "would_find": p["detectable"],
-                "verdict": p["verdict"],
-            }  # fmt: skip
-            yield {**about, "measure": f"probability of improvement of {measure}", **_interval(p["improvement"])}
+                yield {**about, "statistic": statistic, **_interval(found)}
+    for where, of, statistic in (("pair", content, "mean"), ("pair over tasks", block, "iqm")):
+        for measure, pairs in (("final", of["pairs"]), ("area", of["area_pairs"])):
+            for p in pairs:
+                about = {"block": where, "task": p.get("task", ""), "method": p["x"], "versus": p["y"]}
+                yield {
+                    **about, "measure": f"difference of {measure}", "statistic": statistic, **_interval(p["difference"]),
+                    "diverged": sum(p["diverged"]), "effect": p["effect"], "p": p["p_value"],
+                    "p_permutation": p["p_permutation"], "p_adjusted": p["p_adjusted"], "would_find": p["detectable"],
+                    "verdict": p["verdict"],
+                }  # fmt: skip
+                yield {**about, "measure": f"probability of improvement of {measure}", **_interval(p["improvement"])}
     for i in block["improvement"]:
         about = {"block": "pair over tasks", "method": i["x"], "versus": i["y"]}
         yield {**about, "measure": "probability of improvement", **_interval(i["improvement"])}
 
 
 def _interval(found: dict[str, Any] | None) -> dict[str, Any]:
-    if found is None:
-        return {}
-    return {**{k: found[k] for k in ("estimate", "low", "high", "confidence")}, "interval": found["method"]}
+    return {"interval" if k == "method" else k: value for k, value in (found or {}).items()}

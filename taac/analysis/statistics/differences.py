@@ -1,6 +1,6 @@
-"""Compares two methods: differences with intervals, and the probability of improvement.
+"""Compares two methods: differences with intervals, the probability of improvement, and standardised effects.
 
-Scores are as in `taac.analysis.statistics.scores`, two runs or more on each task, and of both methods on the same tasks in the
+Scores are as in `taac.analysis.statistics.intervals`, two runs or more on each task, and of both methods on the same tasks in the
 same order. A verdict follows from the interval of the *difference*, because two methods can differ beyond doubt while their own
 intervals overlap; `taac.analysis.statistics.families` makes it.
 """
@@ -8,16 +8,13 @@ intervals overlap; `taac.analysis.statistics.families` makes it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
 from taac.analysis.statistics import intervals
-from taac.analysis.statistics.intervals import Interval, Spread
-from taac.analysis.statistics.quantiles import CONFIDENCE, student_p_value
-from taac.analysis.statistics.scores import STATISTICS, Tasks
+from taac.analysis.statistics.intervals import CONFIDENCE, STATISTICS, Interval, Spread, Tasks, student_p_value
 
 
 class Difference(NamedTuple):
@@ -71,13 +68,12 @@ def compare(x: Tasks, y: Tasks, statistic: str = "mean", paired: bool = False, c
 
         runs = [t.size for t in (x if paired else [*x, *y])]
         spread, method = intervals.bootstrap_spread(evaluate, runs), f"{kind} bootstrap t"
-    estimate = float(function(x) - function(y))
-    scale = intervals.magnitude([*x, *y])
-    interval = intervals.student_interval(estimate, spread, scale, confidence, method)
-    found = Difference(estimate, interval.low, interval.high, interval.method)
-    if math.isnan(found.low):
-        return found
-    return found._replace(p_value=student_p_value(estimate / spread.error, spread.df), spread=spread)
+    estimate, low, high, _, method = intervals.student_interval(
+        float(function(x) - function(y)), spread, [*x, *y], confidence, method
+    )
+    if math.isnan(low):
+        return Difference(estimate, low, high, method)
+    return Difference(estimate, low, high, method, student_p_value(estimate / spread.error, spread.df), spread=spread)
 
 
 def improvement_interval(x: Tasks, y: Tasks) -> Interval:
@@ -105,16 +101,14 @@ def improvement_interval(x: Tasks, y: Tasks) -> Interval:
         variance = sum((1 + ((a.size + b.size) / 2 - 1) * shape) / a.size / b.size for a, b in zip(x, y)) / len(x) ** 2
         return (estimate - p) ** 2 > z**2 * p * (1 - p) * variance
 
-    low, high = (_boundary(outside, estimate, end) if outside(end) else end for end in (0.0, 1.0))
-    return Interval(estimate, low, high, CONFIDENCE, "Newcombe score")
+    def boundary(inner: float, outer: float) -> float:
+        """The point between both, in either order, from which on `outside` is true."""
+        for _ in range(60 if outside(outer) else 0):
+            middle = (inner + outer) / 2
+            inner, outer = (inner, middle) if outside(middle) else (middle, outer)
+        return outer
 
-
-def _boundary(outside: Callable[[float], bool], inner: float, outer: float) -> float:
-    """The point between both, in either order, from which on `outside` is true."""
-    for _ in range(60):
-        middle = (inner + outer) / 2
-        inner, outer = (inner, middle) if outside(middle) else (middle, outer)
-    return outer
+    return Interval(estimate, boundary(estimate, 0.0), boundary(estimate, 1.0), CONFIDENCE, "Newcombe score")
 
 
 def bounded_difference(
@@ -136,3 +130,20 @@ def bounded_difference(
     low = d - math.hypot(a.estimate - a.low, b.high - b.estimate)
     high = d + math.hypot(a.high - a.estimate, b.estimate - b.low)
     return Difference(d, low, high, "Clopper-Pearson, square and add")
+
+
+def hedges_g(x: np.ndarray, y: np.ndarray) -> float:
+    """The difference of the means of X `[m]` and Y `[n]` in standard deviations, with the correction for few runs.
+
+    `g = (1 - 3 / (4 (m + n - 2) - 1)) (mean x - mean y) / sqrt((s_x^2 + s_y^2) / 2)`. NaN with fewer than two runs, or without
+    any spread.
+
+    Source: Hedges, Journal of Educational Statistics 1981; the mean variance because spreads may differ (Bonett, Psychological
+    Methods 2008).
+    """
+    if min(x.size, y.size) < 2:
+        return math.nan
+    spread = math.sqrt((x.var(ddof=1) + y.var(ddof=1)) / 2)
+    if spread <= 1e-12 * max(float(np.abs(x).max()), float(np.abs(y).max())):
+        return math.nan
+    return float((1 - 3 / (4 * (x.size + y.size - 2) - 1)) * (x.mean() - y.mean()) / spread)

@@ -29,15 +29,15 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import nctdtrinc
 
-from taac.analysis.statistics import permutations, power
-from taac.analysis.statistics.differences import Difference, bounded_difference, compare
-from taac.analysis.statistics.intervals import NO_SPREAD, Spread
-from taac.analysis.statistics.quantiles import CONFIDENCE
-from taac.analysis.statistics.scores import STATISTICS, Tasks
+from taac.analysis.statistics import permutations
+from taac.analysis.statistics.differences import Difference, bounded_difference, compare, hedges_g
+from taac.analysis.statistics.intervals import CONFIDENCE, NO_SPREAD, STATISTICS, Spread, Tasks, student_quantile
 
 DIVERGED = -math.inf  # the score of a diverged run
 MEANS, RANKS = "means", "ranks"
+POWER = 0.8  # what is aimed at, as usual: a difference of that size is found in 4 of 5 studies
 EXTENDED = "extended to 0 by the permutation test"
 
 
@@ -63,9 +63,12 @@ class Verdict(NamedTuple):
     detectable: float | None  # of an inconclusive one: the least difference found with a power of 0.8, in the estimate's unit
 
 
+Methods = Mapping[str, Mapping[str, np.ndarray]]  # the scores [runs] of all methods, by task
+
+
 def verdicts(
     comparisons: Sequence[Comparison],
-    methods: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+    methods: Methods | None = None,
     names: Sequence[tuple[str, str]] = (),
     paired: bool = False,
     confidence: float = CONFIDENCE,
@@ -73,8 +76,7 @@ def verdicts(
     """Verdicts on a family of comparisons. If no methods differ, the probability of any wrong verdict is at most 1 - confidence.
 
     Args:
-        methods: for the joint permutation test: the scores `[runs]` of all methods, by task. Without it, the permutation test
-            of each pair is corrected by Bonferroni.
+        methods: for the joint permutation test. Without it, the permutation test of each pair is corrected by Bonferroni.
         names: the methods (X, Y) of each comparison, which are keys of `methods`.
         paired: run i of X and run i of Y are partners, and their differences are the sample.
     """
@@ -89,70 +91,60 @@ def verdicts(
         if compares == RANKS:
             effect = 2 * base.estimate
         elif len(c.x) == 1:
-            effect = power.hedges_g(c.x[0], c.y[0])
+            effect = hedges_g(c.x[0], c.y[0])
         runs = [(a.size, b.size) for a, b in zip(c.x, c.y)]
         least = _corrected_by(c, family, methods, paired) * permutations.smallest_p_value(runs, paired)
         findable, undecided = least <= level, difference.verdict == "inconclusive"
-        detectable = _detectable(c, base.spread, compares, level, family) if findable and undecided else None
+        detectable = _detectable(c, base.spread, compares, level / family) if findable and undecided else None
         found.append(Verdict(difference, compares, p if exact else base.p_value, p, effect, findable, detectable))
     return found
 
 
 def permutation_p_values(
-    comparisons: Sequence[Comparison],
-    methods: Mapping[str, Mapping[str, np.ndarray]] | None = None,
-    names: Sequence[tuple[str, str]] = (),
-    paired: bool = False,
+    comparisons: Sequence[Comparison], methods: Methods | None = None, names: Sequence[tuple[str, str]] = (), paired: bool = False
 ) -> tuple[list[float], list[float]]:
     """The p-values of the permutation test: of each comparison alone, and corrected for the family. Args: as `verdicts`."""
-    by = [_corrected_by(c, len(comparisons), methods, paired) for c in comparisons]
+    family = len(comparisons)
+    by = [_corrected_by(c, family, methods, paired) for c in comparisons]
     alone = [permutation_p_value(c, paired, permutations.draws_for(n)) for c, n in zip(comparisons, by)]
-    corrected = [min(1.0, len(comparisons) * p) for p in alone]
-    if methods is not None and not paired and len(comparisons) > 1:  # one is tested exactly
+    corrected = [min(1.0, family * p) for p in alone]
+    if methods is not None and not paired and family > 1:  # one is tested exactly
         for at, p in _joint(comparisons, methods, names).items():
             corrected[at] = max(alone[at], p)
     return alone, corrected
 
 
-def _corrected_by(
-    c: Comparison, family: int, methods: Mapping[str, Mapping[str, np.ndarray]] | None, paired: bool
-) -> int:
+def _corrected_by(c: Comparison, family: int, methods: Methods | None, paired: bool) -> int:
     """What the p-value of a comparison's own exchanges is multiplied by: 1 where the joint test corrects it, else the family."""
     return 1 if methods is not None and not paired and c.among in methods and _enough(c) else family
 
 
-def _joint(
-    comparisons: Sequence[Comparison], methods: Mapping[str, Mapping[str, np.ndarray]], names: Sequence[tuple[str, str]]
-) -> dict[int, float]:
+def _joint(comparisons: Sequence[Comparison], methods: Methods, names: Sequence[tuple[str, str]]) -> dict[int, float]:
     """The joint permutation test's p-values by number of comparison, corrected for those that it does not cover."""
     groups: list[permutations.Group] = []
     numbers: list[list[tuple[int, int]]] = []  # for each group: its pairs that count, and their numbers as comparisons
+
+    def add(scores: Mapping[str, np.ndarray], at: Sequence[int], count: Sequence[int]) -> None:
+        where = {method: i for i, method in enumerate(scores)}
+        groups.append(permutations.Group(list(scores.values()), [(where[names[i][0]], where[names[i][1]]) for i in at]))
+        numbers.append([(j, i) for j, i in enumerate(at) if i in count])
+
     for task, runs in methods.items():
         at = [i for i, c in enumerate(comparisons) if c.among == task and _enough(c)]
         whole = [i for i in at if not has_diverged(comparisons[i])]
         scores = {m: r for m, r in runs.items() if r.size >= 2}
         if whole:
-            groups.append(_group({m: r for m, r in scores.items() if np.isfinite(r).all()}, [names[i] for i in whole]))
-            numbers.append(list(enumerate(whole)))
+            add({m: r for m, r in scores.items() if np.isfinite(r).all()}, whole, whole)
         if len(whole) < len(at):
             # All pairs, or those with a diverged run, which have more evidence for having it, would be held to exchanges
             # that move it elsewhere.
             ranks = midranks(np.concatenate(list(scores.values())))
             parts = np.split(ranks, np.cumsum([r.size for r in scores.values()])[:-1])
-            groups.append(_group(dict(zip(scores, parts)), [names[i] for i in at]))
-            numbers.append([(j, i) for j, i in enumerate(at) if i not in whole])
+            add(dict(zip(scores, parts)), at, [i for i in at if i not in whole])
     covered = sum(map(len, numbers))
     share = len(comparisons) / covered if covered else 1.0
     found = permutations.joint(groups)
     return {i: min(1.0, share * float(ps[j])) for ps, of in zip(found, numbers) for j, i in of}
-
-
-def _group(scores: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]]) -> permutations.Group:
-    where = {method: i for i, method in enumerate(scores)}
-    return permutations.Group(list(scores.values()), [(where[x], where[y]) for x, y in pairs])
-
-
-# --- One comparison -------------------------------------------------------------------------------
 
 
 def has_diverged(c: Comparison) -> bool:
@@ -172,15 +164,12 @@ def midranks(scores: np.ndarray) -> np.ndarray:
 
 
 def _ranked(c: Comparison) -> Comparison:
-    """Scores as midranks among the runs of both methods, divided by their number and with mean 1/2 taken away.
+    """Scores as midranks among the runs of both methods, divided by their number.
 
     The difference of the means is then P(X > Y) - 1/2.
     """
-    xs, ys = [], []
-    for a, b in zip(c.x, c.y):
-        ranks = midranks(np.concatenate([a, b])) / (a.size + b.size)
-        xs.append(ranks[: a.size])
-        ys.append(ranks[a.size :])
+    ranks = [midranks(np.concatenate([a, b])) / (a.size + b.size) for a, b in zip(c.x, c.y)]
+    xs, ys = [r[: a.size] for r, a in zip(ranks, c.x)], [r[a.size :] for r, a in zip(ranks, c.x)]
     return c._replace(x=xs, y=ys, statistic="mean", bounds=None)
 
 
@@ -244,10 +233,19 @@ def _decided(base: Difference, p: float, level: float) -> Difference:
     return base._replace(p_value=p, verdict="better" if base.estimate > 0 else "worse", method=method)
 
 
-def _detectable(c: Comparison, spread: Spread | None, compares: str, level: float, family: int) -> float | None:
+def _detectable(c: Comparison, spread: Spread | None, compares: str, level: float) -> float | None:
     """The least difference that is found with a power of 0.8 by as many runs with this spread, or None if none is possible."""
     if spread is None or not spread.error:
         return None
-    difference = power.detectable_shift(spread.df, level / family) * spread.error
+    difference = detectable_shift(spread.df, level) * spread.error
     most = 0.5 if compares == RANKS else math.inf if c.bounds is None else c.bounds[1] - c.bounds[0]
     return difference if difference < most else None
+
+
+def detectable_shift(df: float, level: float) -> float:
+    """The true difference, in standard errors, of which a two-sided Welch's t is significant with the probability `POWER`.
+
+    It is the noncentrality at which noncentral t exceeds the critical value that often; the other tail is below 1e-4 there.
+    Scores with two peaks need more.
+    """
+    return float(nctdtrinc(df, 1 - POWER, student_quantile(1 - level, df)))

@@ -4,7 +4,7 @@ If methods do not differ, their runs may change places. A difference counts as f
 evidence. With few runs there are few exchanges: 3 runs against 3 have a p-value of 0.1 at least, 4 against 4 of 0.029, 5
 against 5 of 0.0079.
 
-The statistic is Welch's t (`taac.analysis.statistics.welch`), so that the tests are asymptotically right also if the spreads
+The statistic is Welch's t (`welch_evidence`), so that the tests are asymptotically right also if the spreads
 of two methods differ; over tasks it is the difference of an aggregate. For scores of solved or not, the test of two methods is
 Fisher's exact test.
 
@@ -22,14 +22,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from taac.analysis.statistics.scores import Statistic, Tasks
-from taac.analysis.statistics.welch import Moments, moments, welch_evidence
+from taac.analysis.statistics.intervals import Statistic, Tasks
 
 MOST = 20_000  # all exchanges of two methods are enumerated up to this many; else as many are drawn
 DRAWS = 9_999
 MOST_DRAWS = 99_999
 SEED = 0  # of the exchanges that are drawn
 _ENTRIES = 40_000_000  # the most numbers that a joint test holds at once
+_ROUNDING = 1e-12  # a standard error this small, relative to the scores, is that of equal scores
 _SAME = 1 - 1e-9  # exchanges whose evidence is less by rounding only have as much
 
 
@@ -89,9 +89,7 @@ def paired_samples(differences: np.ndarray, draws: int = DRAWS) -> float:
 def over_tasks(x: Tasks, y: Tasks, statistic: Statistic, paired: bool = False, draws: int = DRAWS) -> float:
     """The p-value for no difference between X and Y on any task, `[runs]` each, from runs that change places within tasks.
 
-    Args:
-        statistic: its difference between X and Y is the evidence.
-        paired: run i of X changes places with run i of Y only.
+    The difference of the statistic is the evidence. If `paired`, run i of X changes places with run i of Y only.
     """
     rng = np.random.default_rng(SEED)
     xs, ys = [], []
@@ -128,7 +126,8 @@ def joint(groups: Sequence[Group]) -> list[np.ndarray]:
     rng, first = np.random.default_rng(SEED), 0
     for group in groups:
         rows = place[first : first + len(group.pairs)]
-        drawn[rows] = _evidence_of(_redistributed(group.runs, draws, rng), group.pairs)
+        parts = np.split(_shuffled(np.concatenate(group.runs), draws, rng), np.cumsum([r.size for r in group.runs])[:-1], axis=1)
+        drawn[rows] = _evidence_of([moments(part) for part in parts], group.pairs)
         first += len(group.pairs)
     np.maximum.accumulate(drawn, axis=0, out=drawn)  # the largest of a pair and of all with less evidence
     at_least = (drawn >= (_SAME * given[order])[:, None].astype(np.float32) * np.float32(1 - 1e-6)).sum(1)
@@ -141,12 +140,6 @@ def joint(groups: Sequence[Group]) -> list[np.ndarray]:
 def _evidence_of(methods: Sequence[Moments], pairs: Sequence[tuple[int, int]]) -> np.ndarray:
     """The evidence of each pair, `[pairs, draws]`, from moments `[draws]` or of one number."""
     return np.array([np.atleast_1d(welch_evidence(methods[i], methods[j])) for i, j in pairs])
-
-
-def _redistributed(runs: Sequence[np.ndarray], draws: int, rng: np.random.Generator) -> list[Moments]:
-    sizes = np.cumsum([r.size for r in runs])
-    pool = _shuffled(np.concatenate(runs), draws, rng)
-    return [moments(part) for part in np.split(pool, sizes[:-1], axis=1)]
 
 
 def _shuffled(pool: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:
@@ -177,3 +170,46 @@ def _one_sample(differences: np.ndarray) -> np.ndarray:
     none = of.variance == 0
     equal = np.where(of.mean == 0, 0.0, np.inf)
     return np.where(none, equal, np.abs(of.mean) / np.sqrt(np.where(none, 1.0, of.variance)))
+
+
+class Moments(NamedTuple):
+    """What Welch's t needs of groups of runs, `[...]` each."""
+
+    mean: np.ndarray
+    variance: np.ndarray  # of the mean: s^2 / n; 0 where the runs of a group are equal
+    runs: np.ndarray | int
+
+
+def moments(values: np.ndarray) -> Moments:
+    """The moments of groups `[..., runs]`, two runs or more."""
+    runs, mean = values.shape[-1], values.mean(-1)
+    variance = values.var(-1, ddof=1) / runs
+    scale = np.abs(values).max(-1)
+    return Moments(mean, np.where(variance <= (_ROUNDING * scale) ** 2, 0.0, variance), runs)
+
+
+def welch_evidence(x: Moments, y: Moments) -> np.ndarray:
+    """The evidence `[...]`, 0 or more, of Welch's t for a difference between the means of X and Y.
+
+    `t = (mean x - mean y) / sqrt(v_x + v_y)`, `df = (v_x + v_y)^2 / (v_x^2 / (m - 1) + v_y^2 / (n - 1))`. If neither group
+    has any spread, the evidence is infinite for different means and 0 for equal ones.
+
+    Source: Welch, Biometrika 1947.
+    """
+    spread = x.variance + y.variance
+    none = spread == 0
+    safe = np.where(none, 1.0, spread)
+    difference = np.abs(x.mean - y.mean)
+    df = safe**2 / np.where(none, 1.0, x.variance**2 / (x.runs - 1) + y.variance**2 / (y.runs - 1))
+    equal = difference <= _ROUNDING * np.maximum(np.abs(x.mean), np.abs(y.mean))
+    return np.where(none, np.where(equal, 0.0, np.inf), evidence(difference / np.sqrt(safe), df))
+
+
+def evidence(t: np.ndarray, df: np.ndarray) -> np.ndarray:
+    """The normal deviate that is about as improbable as `t` with `df` degrees of freedom: rises with t, falls with df.
+
+    `(8 df + 1) / (8 df + 3) sqrt(df log(1 + t^2 / df))`.
+
+    Source: Wallace, Annals of Mathematical Statistics 1959.
+    """
+    return (8 * df + 1) / (8 * df + 3) * np.sqrt(df * np.log1p(t * t / df))

@@ -1,4 +1,4 @@
-"""What diverged runs score, by hand, and comparing at a step that is asked for."""
+"""What diverged runs score, by hand; comparing at a step that is asked for; and runs that were evaluated before training."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import math
 import numpy as np
 import pytest
 
+from taac.analysis.curves import tag_curves
 from taac.analysis.readers import run_records
-from taac.analysis.report import diverged
-from taac.analysis.report.content import make_report
-from taac.analysis.report.files import write_report
+from taac.analysis.report.page import make_report, write_report
 from taac.analysis.report.scores import Options
 from taac.errors import TaacError
 from tests.analysis.campaigns import STEPS, make_run
@@ -39,7 +38,7 @@ def told(folder, env_steps, status="running"):
     (folder / "run.json").write_text(json.dumps(about))
 
 
-@pytest.mark.parametrize("policy, score", [(-7.0, -7.0), (-1000.0, -1000.0), (0, 0.0)])
+@pytest.mark.parametrize("policy, score", [(-1000.0, -1000.0), (0, 0.0)])
 def test_a_diverged_run_counts_as_an_assigned_return_from_there_on(tmp_path, policy, score):
     campaign(tmp_path)
     content = make_report(tmp_path, Options(diverged=policy))
@@ -53,11 +52,6 @@ def test_a_diverged_run_counts_as_an_assigned_return_from_there_on(tmp_path, pol
     assert [r["diverged"] for r in content["runs"]] == [700, None, None, None]
     repetition = task["methods"][1]["repetition"]
     assert all(of == {"runs": 0, "mean": None} for of in repetition.values())
-
-
-def test_the_mean_of_the_last_evaluations_may_hold_some_from_before(tmp_path):
-    campaign(tmp_path)
-    assert scores(make_report(tmp_path, Options(last=5, diverged=-7.0)), "odd")[0] == pytest.approx((600 - 4 * 7) / 5)
 
 
 def test_a_diverged_run_ranks_below_all_and_enters_no_mean(tmp_path):
@@ -82,22 +76,6 @@ def test_a_diverged_run_ranks_below_all_and_enters_no_mean(tmp_path):
     assert curve["methods"][1]["runs"] == 4 and curve["methods"][1]["estimate"][-1] == pytest.approx(952)
 
 
-def test_what_a_diverged_run_counts_as_does_not_depend_on_unrelated_runs(tmp_path):
-    """The lowest return of the task was assigned: a bad third method moved a difference from -50 to +782."""
-    campaign(tmp_path)
-    for seed in range(4, 6):
-        make_run(tmp_path / f"more{seed}", "taac", "Mine-v0", seed, RISING - seed)
-
-    def told():
-        pair = next(p for p in make_report(tmp_path, Options())["pairs"] if (p["x"], p["y"]) == ("sac", "taac"))
-        return pair["difference"], pair["improvement"]["estimate"], pair["p_value"], pair["p_permutation"], pair["effect"]
-
-    before = told()
-    for seed in range(3):
-        make_run(tmp_path / f"bad{seed}", "bad", "Mine-v0", seed, RISING - 9000 * (seed + 1))
-    assert told() == before
-
-
 @pytest.mark.parametrize("policy, final", [("worst", None), (-7.0, -7.0)])
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_divergence_that_was_due_at_the_compared_step_counts(tmp_path, policy, final, ended):
@@ -117,17 +95,6 @@ def test_a_divergence_that_was_due_at_the_compared_step_counts(tmp_path, policy,
     assert content["tasks"][0]["step"] == 1000
 
 
-def test_a_later_divergence_moves_no_evaluation(tmp_path):
-    """Without a known interval: right after the second evaluation, it halved the distance by which evaluations may be late."""
-    for seed in range(2):
-        make_run(tmp_path / f"a{seed}", "a", "Mine-v0", seed, [10, 20], [1000, 2000])
-        make_run(tmp_path / f"b{seed}", "b", "Mine-v0", seed, [10, 30], [1030, 2030])
-    before = make_report(tmp_path, Options(at_step=2000))["pairs"]
-    assert before[0]["difference"]["estimate"] == pytest.approx(-5)
-    told(tmp_path / "b0", 2040, "diverged")
-    assert make_report(tmp_path, Options(at_step=2000))["pairs"] == before
-
-
 def test_a_task_on_which_all_diverged_stays(tmp_path):
     for method in "ab":
         for seed in range(4):
@@ -135,10 +102,7 @@ def test_a_task_on_which_all_diverged_stays(tmp_path):
             make_run(tmp_path / f"{method}{seed}fine", method, "Yours-v0", seed, RISING + seed)
     content = make_report(tmp_path, Options())
     task = next(t for t in content["tasks"] if t["task"] == "Mine-v0")
-    assert [(m["method"], m["runs"], m["diverged"], m["final"]["mean"]) for m in task["methods"]] == [
-        ("a", 4, 4, None),
-        ("b", 4, 4, None),
-    ]
+    assert [(m["runs"], m["diverged"], m["final"]["mean"]) for m in task["methods"]] == [(4, 4, None)] * 2
     pair = next(p for p in content["pairs"] if p["task"] == "Mine-v0")
     assert pair["verdict"] == "inconclusive" and pair["diverged"] == [4, 4]
     write_report(content, tmp_path / "out")
@@ -196,30 +160,6 @@ def test_the_evaluations_of_the_longest_run_that_diverged_are_those_of_the_other
     assert scores(content, "a")[0] == (7 - 3) / 4 and scores(content, "b")[0] == (5 + 6 - 2) / 4
 
 
-def test_a_strangers_interval_makes_no_more_evaluations_than_can_be_held(tmp_path):
-    gin = "Intervals.evaluation_interval = 1\n"
-    told(make_run(tmp_path / "a", "a", "Mine-v0", returns=(), steps=(), budget=10**15, extra_gin=gin), 150, "diverged")
-    assert scores(make_report(tmp_path, Options(diverged=-1.0)), "a")[0] == -1
-
-
-def test_a_run_that_diverged_later_and_was_never_evaluated_is_told_so(tmp_path):
-    campaign(tmp_path)
-    told(make_run(tmp_path / "early", "taac", "Mine-v0", 5, (), steps=()), 450)
-    (run,) = [r for r in make_report(tmp_path, Options(at_step=200))["runs"] if r["folder"] == "early"]
-    assert run["left_out"] == "unfinished: not evaluated, compared at 200"
-
-
-def test_a_method_that_diverged_everywhere_is_worse_than_one_that_did_not(tmp_path):
-    for seed in range(5):
-        make_run(tmp_path / f"a{seed}", "a", "Mine-v0", seed, RISING + seed)
-        told(make_run(tmp_path / f"b{seed}", "b", "Mine-v0", seed, (), steps=()), 50)
-    content = make_report(tmp_path, Options())
-    (pair,) = content["pairs"]
-    assert pair["verdict"] == "better" and pair["improvement"]["estimate"] == 1
-    assert pair["difference"]["estimate"] is None
-    write_report(content, tmp_path / "out")
-
-
 def test_over_tasks_diverged_runs_are_counted_and_compared_by_ranks(tmp_path):
     for task in ("Hopper-v5", "Ant-v5"):
         for seed in range(5):
@@ -256,12 +196,6 @@ def test_a_run_that_ended_when_its_actions_were_no_longer_finite(tmp_path):
     assert next(r for r in run_records.find(tmp_path) if r.folder == "odd").diverged is None
 
 
-def test_others_that_are_shorter_do_not_end_a_diverged_run(tmp_path):
-    told(campaign(tmp_path, steps=STEPS[:4]), 450)
-    make_run(tmp_path / "short", "sac", "Mine-v0", 5, steps=STEPS[:5], status="running")
-    assert scores(make_report(tmp_path, Options(diverged=-7.0)), "odd")[0] == -7
-
-
 def test_evaluations_that_are_missing_before_it_diverged_are_not_made_up(tmp_path):
     """Known up to 400, diverged at 650: a line from 400 to the worst at 700."""
     told(campaign(tmp_path, steps=STEPS[:4]), 650)
@@ -282,15 +216,11 @@ def test_a_diverged_run_with_another_problem_is_left_out(tmp_path):
     assert scores(content, "odd") == (None, None) and any("no run.json" in w for w in content["warnings"])
 
 
-@pytest.mark.parametrize("policy", ["best", "", NAN, math.inf, 1e200, -1e61])
+@pytest.mark.parametrize("policy", ["best", NAN, -1e61])
 def test_policies_that_are_none(tmp_path, policy):
     campaign(tmp_path)
     with pytest.raises(TaacError, match="--diverged must be"):
         make_report(tmp_path, Options(diverged=policy))
-
-
-def test_a_policy_is_read_from_a_word():
-    assert diverged.parse("-12.5") == -12.5 and diverged.parse("leave_out") == "leave_out"
 
 
 def test_the_curve_of_a_diverged_run_continues_where_it_is_known(tmp_path):
@@ -335,7 +265,92 @@ def test_runs_that_were_not_there_are_left_out_of_a_comparison_at_a_step(tmp_pat
     }
 
 
-def test_a_step_that_no_run_has_reached(tmp_path):
-    make_run(tmp_path / "a")
-    with pytest.raises(TaacError, match="evaluated up to step 1000 of 1000, compared at 1001"):
-        make_report(tmp_path, Options(at_step=1001))
+# --- Evaluated before training ---------------------------------------------------------------------
+
+
+def only_method(content):
+    (task,) = content["tasks"]
+    (method,) = task["methods"]
+    return task, method
+
+
+def test_the_final_return_is_of_trained_agents_and_the_area_begins_at_step_0(tmp_path):
+    """Two evaluations of training, fewer than the three of a final return. Area: (0+8)/2 and (8+10)/2, each of half the steps."""
+    for seed in range(2):
+        make_run(tmp_path / f"{seed}", seed=seed, steps=(0, 500, 1000), returns=(0, 8, 10))
+    task, method = only_method(make_report(tmp_path, Options()))
+    assert task["evaluations"] == 2 and method["final"]["mean"]["estimate"] == 9
+    assert method["area"]["mean"]["estimate"] == 6.5
+    curve = next(c for c in make_report(tmp_path, Options())["curves"] if c["axis"] == "env_steps")
+    assert curve["x"] == [0, 500, 1000]
+
+
+def test_runs_with_and_without_it_are_compared_where_both_were_evaluated(tmp_path):
+    """The area of both is from step 500 on."""
+    make_run(tmp_path / "with", "a", steps=(0, 500, 1000), returns=(0, 8, 10), extra_gin="Evaluator.initial_evaluation = True\n")
+    make_run(tmp_path / "without", "a", seed=1, steps=(500, 1000), returns=(8, 10))
+    content = make_report(tmp_path, Options())
+    assert content["methods"] == ["a"] and [r["area"] for r in content["runs"]] == [9, 9]
+    (curve,) = tag_curves.make_curves([tmp_path], tag_curves.Options(("evaluation/return",))).curves
+    assert curve.curve.steps.tolist() == [500, 1000]
+
+
+def test_a_run_that_has_only_begun_is_left_out(tmp_path):
+    make_run(tmp_path / "begun", seed=1, steps=(0,), returns=(5,), status="running")
+    told = "unfinished: evaluated up to step 0 of 1000, and no usable run on Hopper-v5 was evaluated later$"
+    with pytest.raises(TaacError, match=f"(?s)none of the 1 runs.*{told}"):
+        make_report(tmp_path, Options())
+    make_run(tmp_path / "running", steps=(0, 100, 200), status="running")
+    content = make_report(tmp_path, Options())
+    assert [(r["folder"], r["left_out"] is None) for r in content["runs"]] == [("begun", False), ("running", True)]
+    assert content["tasks"][0]["step"] == 200
+
+
+def test_a_run_without_an_evaluation_of_training_up_to_the_compared_step_is_left_out(tmp_path):
+    """The others keep theirs: with the first run, a final return would have been a mean of no evaluations."""
+    make_run(tmp_path / "rare", "a", steps=(0, 500, 1000), returns=(0, 8, 10))
+    make_run(tmp_path / "often", "b", steps=(0, 100, 200, 1000), returns=(0, 2, 4, 6))
+    content = make_report(tmp_path, Options(at_step=200, allow_mixed=True))
+    assert {r["folder"]: r["left_out"] for r in content["runs"]} == {
+        "rare": "evaluated from step 500 on, compared at 200", "often": None,
+    }  # fmt: skip
+    assert [r["final"] for r in content["runs"]] == [3, None]
+
+
+def test_untrained_agents_are_compared_where_step_0_is_asked_for(tmp_path):
+    """It compared the end instead. Returns at step 0 are 5 to 8 and 1 to 4; there is no area, and no share of no steps."""
+    for task in ("Hopper-v5", "Ant-v5"):
+        for method, first in {"a": 5, "b": 1}.items():
+            for seed in range(4):
+                returns = (first + seed, 80, 90)
+                make_run(tmp_path / task / f"{method}{seed}", method, task, seed, returns, steps=(0, 500, 1000))
+    make_run(tmp_path / "begun", "b", "Ant-v5", 4, (5,), steps=(0,), status="running")
+    make_run(tmp_path / "without", "b", "Ant-v5", 5, (80, 90), steps=(500, 1000))
+    content = make_report(tmp_path, Options(at_step=0))
+    assert [(task["task"], task["step"], task["evaluations"]) for task in content["tasks"]] == [
+        ("Ant-v5", 0, 1), ("Hopper-v5", 0, 1),
+    ]  # fmt: skip
+    means = {m["method"]: m["final"]["mean"]["estimate"] for m in content["tasks"][1]["methods"]}
+    assert means == {"a": 6.5, "b": 2.5} and content["family"] == {"final": 3, "area": 0}
+    assert {r["folder"]: r["left_out"] for r in content["runs"] if "/" not in r["folder"]} == {
+        "begun": None, "without": "evaluated from step 500 on, compared at 0",
+    }  # fmt: skip
+    told = {row["about"]: row["text"] for row in content["statements"]}
+    assert "step 0, as requested" in told["Compared step"] and "untrained agents" in told["Final return"]
+    assert content["over_tasks"]["curves"] is None
+    write_report(content, tmp_path / "out")
+
+
+def test_a_run_that_diverged_before_training_counts_at_step_0(tmp_path):
+    for seed in range(3):
+        make_run(tmp_path / f"{seed}", seed=seed, returns=["nan" if seed == 2 else 5, 8, 10], steps=(0, 500, 1000))
+    (method,) = only_method(make_report(tmp_path, Options(at_step=0)))[1:]
+    assert (method["runs"], method["diverged"], method["final"]["mean"]["estimate"]) == (3, 1, 5)
+    (method,) = only_method(make_report(tmp_path, Options(at_step=0, diverged=-1000.0)))[1:]
+    assert (method["runs"], method["diverged"]) == (3, 0) and method["final"]["mean"]["estimate"] == pytest.approx(-330)
+
+
+def test_a_step_before_0_is_refused(tmp_path):
+    make_run(tmp_path / "run")
+    with pytest.raises(TaacError, match="--at_step must be 0 or more, got -1"):
+        make_report(tmp_path, Options(at_step=-1))
