@@ -38,20 +38,19 @@ def evil(tmp_path, monkeypatch):
 
 
 BUILDS = ("@x/create_experiment()", "@create_experiment", "@x/Trainer()", "@RemoteCollector", "@make/gin.singleton()", "@Learner")
-
-
-@pytest.mark.parametrize("value", BUILDS)
-@pytest.mark.parametrize(
-    "line",
-    [
-        "create_environment.max_episode_steps = {}", "create_environment.wrappers = [1, ({},)]",
-        "create_environment.env_kwargs = {{{}: 1}}", "create_environment.env_kwargs = {{'a': {{(1, {}): 2}}}}",
-        "create_agent.algorithm_ctor = {}", "create_agent.normalize_rewards = {}", "x/create_agent.reward_clip = {}",
-        "create_agent.reward_clip = %a\na = [%b]\nb = {}", "a/b = {}\nOneStepTDLoss.gamma = @a/b/gin.macro()",
-        "create_environment.env_kwargs = {{%a: 1}}\na = {}", "y/ActorNetwork.hidden_layers = ({},)", "LinearSchedule.end = {}",
-        "create_agent:\n    reward_clip = {}\n", "m/gin.macro.value = {}\nGELU.approximate = %m",
-    ],
+LINES = (
+    "create_environment.max_episode_steps = {}", "create_environment.wrappers = [1, ({},)]",
+    "create_environment.env_kwargs = {{{}: 1}}", "create_environment.env_kwargs = {{'a': {{(1, {}): 2}}}}",
+    "create_agent.algorithm_ctor = {}", "create_agent.normalize_rewards = {}", "x/create_agent.reward_clip = {}",
+    "create_agent.reward_clip = %a\na = [%b]\nb = {}", "a/b = {}\nOneStepTDLoss.gamma = @a/b/gin.macro()",
+    "create_environment.env_kwargs = {{%a: 1}}\na = {}", "y/ActorNetwork.hidden_layers = ({},)", "LinearSchedule.end = {}",
+    "create_agent:\n    reward_clip = {}\n", "m/gin.macro.value = {}\nGELU.approximate = %m",
 )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line, value", [*((line, BUILDS[0]) for line in LINES), *((LINES[0], value) for value in BUILDS[1:])]
+)
 def test_what_builds_an_experiment_or_a_part_of_training_is_refused_wherever_it_is(line, value):
     with pytest.raises(NotTrusted, match=r"is no network, algorithm, loss"):
         untrusted_config(ACTING + line.format(value) + "\n")
