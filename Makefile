@@ -11,7 +11,7 @@ PEERS := .venv-peers
 PEERS_PYTHON ?= $(PEERS)/bin/python
 BENCH_FLAGS ?=
 
-.PHONY: demo test check quick lint types docs docs-tables results bench bench-peers package clean
+.PHONY: demo test test-all quick lint types docs docs-tables results bench bench-peers package clean
 
 $(STAMP): setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 10) else "taac needs Python 3.10 or later; $(PYTHON) is %d.%d. Try: make PYTHON=python3.11 ..." % v[:2])'
@@ -41,10 +41,12 @@ quick: lint types
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q $(QUICK) --ignore=tests/analysis/test_report_of_trained_runs.py \
 		--ignore=tests/analysis/test_report_page.py --ignore=tests/machine/test_compiled.py --ignore=tests/machine/test_amx.py
 
-check: lint types
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -rs
+# Leaves out what is marked `slow`: every command of the pages, the notebook, whole campaigns.
+test: lint types
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -rs -m "not slow"
 
-test: check
+test-all: lint types
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -rs
 
 # Builds docs/ into docs/_build/html. Every warning is an error: a dead link, a page in no table of contents, bad markup.
 docs: $(STAMP)

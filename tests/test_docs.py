@@ -31,7 +31,8 @@ PAGES = [
     *sorted(DOCS.rglob("*.md")),
     *sorted((ROOT / "experiments").rglob("*.md")),
 ]
-OF_PRESENT = [page for page in PAGES if page.name != "CHANGELOG.md"]  # a changelog also tells of what is gone
+# A changelog also tells of what is gone, and commands of results are those of the commits beside them.
+OF_PRESENT = [page for page in PAGES if page.name not in ("CHANGELOG.md", "results.md")]
 README_BYTES = 10_240
 FENCE = re.compile(r"^ *```.*?^ *```[^\n]*$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")

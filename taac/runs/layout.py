@@ -43,6 +43,7 @@ class EpisodeSummary(NamedTuple):
 
 COLUMNS = ("env_steps", "updates", "training_decisions", "seconds", *EpisodeSummary._fields)  # of evaluations.csv
 _NEEDED = ("env_steps", "return_mean")  # never empty
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|nan|[+-]?inf", re.ASCII)
 
 
 class Table(NamedTuple):
@@ -172,8 +173,7 @@ def _flaw(names: Sequence[str], cells: Sequence[str], row: Sequence[float | None
 
 def _number(text: str) -> float | None:
     """Returns a number as Python writes it, NaN for nothing, or None for any other text."""
-    try:
-        number = float(text) if text else math.nan
-    except ValueError:
-        return None
-    return None if math.isinf(number) and "inf" not in text else number  # too many digits
+    if not text:
+        return math.nan
+    number = float(text) if _NUMBER.fullmatch(text) else None
+    return None if number is not None and math.isinf(number) and "inf" not in text else number  # too many digits

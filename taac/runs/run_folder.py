@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from taac.errors import TaacError
-from taac.runs import durable, extension, files, layout
+from taac.runs import durable, extension, files, layout, provenance
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.durable import fcntl
 from taac.runs.layout import COLUMNS, EpisodeSummary
-from taac.runs.provenance import command, commit, now, processor, versions
+from taac.runs.provenance import command, now
 
 MAX_EVENTS_BYTES = 1 << 30  # bytes of event files that are checked against the last checkpoint
 # Keys of run.json that may change between checkpoints.
@@ -193,9 +193,9 @@ class RunFolder:
                 "command": about.get("command", command()),
                 "start": now(),
                 "resumed": [],
-                "versions": versions(),
-                "commit": commit(),
-                "platform": {"system": platform.platform(), "processor": processor(), "cores": os.cpu_count()},
+                "versions": provenance.versions(),
+                "commit": provenance.commit(),
+                "platform": {"system": platform.platform(), "processor": provenance.processor(), "cores": os.cpu_count()},
             }
         )
         self._write(self.config, config)

@@ -111,18 +111,6 @@ def test_a_part_that_the_checkpoint_does_not_hold_is_named(tmp_path):
         saver.restore(RunFolder(tmp_path))
 
 
-def test_the_first_checkpoints_of_format_3_lack_entries_that_came_later(tmp_path):
-    trainer = run(tmp_path / "run", "num_env_steps = 330")
-    later = build("num_env_steps = 330")
-    learner, evaluator = trainer.learner.state_dict(), trainer.evaluator.state_dict()
-    del learner["compiled"], evaluator["evaluated_at"]
-    later.learner.load_state_dict(learner)
-    later.evaluator.load_state_dict(evaluator)
-    assert later.learner.num_updates == trainer.learner.num_updates > 0
-    assert later.evaluator.summary == trainer.evaluator.summary and later.evaluator.evaluated_at is None
-    later.close()
-
-
 def test_parts_are_not_restored_from_a_run_of_another_configuration(tmp_path):
     folder = RunFolder(tmp_path)
     saver = saved(folder, one=1)
