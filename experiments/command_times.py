@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from taac.runs.run_folder import processor
+from taac.runs.provenance import processor
 
 ROOT = Path(__file__).resolve().parents[1]
 

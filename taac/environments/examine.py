@@ -182,7 +182,8 @@ def _check_observation(env: gymnasium.Env, observation: Any, where: str) -> None
         inside = space.contains(observation) and (isinstance(observation, np.ndarray) or not arrays)
         part, space, found = ("", space, observation) if inside else _outside(space, observation)
     for path, leaf in nest.flatten_with_path(observation) if inside else [(part, found)]:
-        if isinstance(leaf, (float, np.floating, np.ndarray)) and not np.all(np.isfinite(leaf)):
+        number = isinstance(leaf, (float, np.floating, np.ndarray)) and np.asarray(leaf).dtype.kind == "f"
+        if number and not np.isfinite(leaf).all():
             raise _Fault(f"the observation{f' {path!r}' if path else ''} {where} is not finite", _CLIP)
     if inside:
         return

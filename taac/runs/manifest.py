@@ -77,7 +77,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
         content = json.loads(body)
     except TaacError:
         raise
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read: {error}") from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise Damaged(f"{path} is not a manifest: {type(error).__name__}: {error}") from error
     if not isinstance(content, dict):
         raise Damaged(f"{path} is not a manifest: it holds a {type(content).__name__}")

@@ -268,7 +268,7 @@ def test_pictures_are_of_gymnasiums_environment(tmp_path):
 
 def test_a_comparison_asks_gymnasium_only_for_its_own_environments():
     held = Comparison(methods=("sac",), tasks=("CheetahRun-v1",), seeds=(0,))
-    held.check(held, configuration.Asked(settings=("engine=envpool",)))
+    held.check(held, configuration.RunRequest(settings=("engine=envpool",)))
     with pytest.raises(TaacError, match="CheetahRun-v1"):
         held.check(held)
 

@@ -312,7 +312,10 @@ class Fragile(gymnasium.Env):
                     raise RuntimeError("50% of the simulator is gone, and %d of it")
                 import torch  # only here, because a worker process takes seconds of a core for it
 
-                torch.set_default_dtype(torch.float64)
+                if self._how == "dtype":
+                    torch.set_default_dtype(torch.float64)
+                else:
+                    torch.set_grad_enabled(not torch.is_grad_enabled())
         return np.array([self._seed % 1000, float(self._t)]), 1.0, False, False, {}
 
 

@@ -79,18 +79,6 @@ def test_a_copy_of_what_is_compiled_ahead_waits_too(in_torchs_cache, children):
     assert len(in_torchs_cache()) == 3 and children() == []
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_learners_that_share_a_program_compile_none_ahead(alone, monkeypatch):
-    monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
-    called = []
-    monkeypatch.setattr(learner_module, "compile_ahead", lambda calls: called.append(len(calls)) or (lambda stop: None))
-    trainer = build("create_agent.compile = True")
-    trainer.close()
-    trainer.learner.compiles_ahead = lambda: alone
-    trainer.learner.compile_ahead(trainer.replay_buffer.blank(8, 2), None, ())
-    assert called == [1] * alone
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
 def test_a_process_that_hangs_while_it_compiles_ahead_is_ended(monkeypatch, in_torchs_cache, children):
     here = os.getpid()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from taac import configuration
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
 from taac.acting.random_numbers import EVALUATION, derived_seed
@@ -68,17 +67,11 @@ def test_an_evaluation_that_a_signal_ends_is_done_when_the_run_goes_on(whole, tm
     assert rows(tmp_path) == rows(path)
 
 
-def test_a_run_of_an_earlier_version_goes_on_without_it(whole, tmp_path):
-    """Its config.gin does not have the setting. Called again, it is the same run."""
+def test_a_run_without_it_is_the_same_but_for_that_row(whole, tmp_path):
     path, trainer = whole
     run(tmp_path, *SHORT, WITHOUT, stop=170)
     assert_same_parameters(run(tmp_path, *SHORT), trainer)
     assert rows(tmp_path) == rows(path)[1:]
-    folder = RunFolder(tmp_path / "earlier")
-    build(*SHORT).close()
-    asked = configuration.operative_config()
-    folder.begin(asked.replace("Evaluator.initial_evaluation = True\n", ""), {})
-    assert folder.open(asked) == "unfinished" and "initial_evaluation" in asked
 
 
 def test_the_best_agent_is_a_trained_one(whole):
