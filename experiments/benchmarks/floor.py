@@ -76,7 +76,7 @@ def _amx_product(parts: int) -> Callable[[int, int, int], Product]:
 
         from taac.machine import amx
 
-        why = amx.missing()
+        why = amx.reason_unavailable()
         if why is not None:
             raise RuntimeError(why)
         a, b = (torch.from_numpy(x) for x in _operands(rows, inner, columns))

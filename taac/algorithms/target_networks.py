@@ -10,7 +10,7 @@ import torch
 import torch.nn as nn
 
 from taac.errors import TaacError
-from taac.machine.attributes import Unwatched
+from taac.machine.traced_attributes import Unwatched
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
 
 

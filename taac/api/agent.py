@@ -21,8 +21,8 @@ from taac.data_structures import AlgStep
 from taac.environments import spaces
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
+from taac.playing.saved_agent import load_saved
 from taac.specs import TensorSpec, zeros
-from taac.training.saved_agent import load_saved
 
 
 class State(NamedTuple):

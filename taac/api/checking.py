@@ -9,10 +9,10 @@ from typing import Any
 from taac.api.environments import Environment, named
 from taac.api.session import in_python, session
 from taac.api.settings import make_request
+from taac.checking.description import describe
 from taac.environments.examine import examine
 from taac.errors import TaacError
 from taac.networks import ObservationEncoder
-from taac.training.description import describe
 
 
 class Checked:

@@ -21,10 +21,10 @@ from taac.api.settings import make_request, written
 from taac.campaigns.campaign import Campaign, View
 from taac.campaigns.comparison import Comparison, check_folders, given_seeds
 from taac.campaigns.launchers import local
+from taac.checking.trial import check_new
 from taac.errors import TaacError
 from taac.runs import layout
 from taac.runs.terminal import printable
-from taac.training.trial import check_new
 
 Bounds: TypeAlias = "tuple[float, float] | Mapping[str, tuple[float, float]] | None"
 

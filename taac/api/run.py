@@ -18,11 +18,11 @@ from taac.api.agent import TrainedAgent, load_in
 from taac.api.environments import Environment, named, refuse_other
 from taac.api.session import session
 from taac.errors import TaacError
+from taac.playing.episodes import play
+from taac.playing.pictures import Pictures
 from taac.runs import files, layout
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
-from taac.training.pictures import Pictures
-from taac.training.playing import play
 
 
 @dataclasses.dataclass(frozen=True)

@@ -74,7 +74,7 @@ def _experiment(request: RunRequest) -> None:
         flags.root_dir()
     request.files()  # refuses what is missing or unknown before anything is imported
     from taac import registry
-    from taac.training.description import describe
+    from taac.checking.description import describe
 
     registry.register()
     for line in describe(request):

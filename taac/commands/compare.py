@@ -63,7 +63,7 @@ def run() -> None:
     from taac.campaigns.campaign import Campaign, View
     from taac.campaigns.comparison import check_folders
     from taac.campaigns.launchers import local, ray_cluster, slurm
-    from taac.training.trial import check_new
+    from taac.checking.trial import check_new
 
     common = flags.read_common_request()
     for kind in ("ray", "slurm"):

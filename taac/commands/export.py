@@ -24,8 +24,8 @@ def run() -> None:
     from taac import registry
     from taac.deployment import policy_files
     from taac.deployment.exported_policy import ExportedPolicy
-    from taac.training.pictures import new_file
-    from taac.training.saved_agent import load_saved
+    from taac.playing.pictures import new_file
+    from taac.playing.saved_agent import load_saved
 
     path = new_file("--output", given.output, *policy_files.FORMATS)
     if path is None:

@@ -34,12 +34,12 @@ def run() -> None:
     for name in ("record_file", "record_demonstrations", "film_strip", "timeline"):
         flags.checked_path(f"--{name}", given[name].value or "")
 
-    from taac.training.pictures import Pictures
+    from taac.playing.pictures import Pictures
 
     pictures = Pictures(given.record_file, given.film_strip, given.timeline, given.record_episodes, given.overlay)
 
     from taac import registry
-    from taac.training.playing import play
+    from taac.playing.episodes import play
 
     root_dir = flags.root_dir()
     registry.register()

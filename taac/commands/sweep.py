@@ -116,7 +116,7 @@ def check(sweep: Sweep, request: RunRequest, new: bool) -> tuple[int, int]:
     Args:
         new: whether to build the experiment with each choice and with both ends of each range, too.
     """
-    from taac.training.trial import check_buildable
+    from taac.checking.trial import check_buildable
 
     built = set()
     first = [f"{d.name}={d.ends()[0]}" for d in sweep.dimensions]

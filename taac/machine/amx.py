@@ -43,7 +43,7 @@ _DECLARATION = (
 
 
 @functools.cache
-def missing() -> str | None:
+def reason_unavailable() -> str | None:
     """Why this machine has no AMX products, or None if it has. Compiles the kernel once per machine, in about 2 s."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return f"{sys.platform} on {platform.machine()} has no AMX"
@@ -81,7 +81,7 @@ def amx_product(x: torch.Tensor, y: torch.Tensor, parts: int) -> torch.Tensor:
 
 @torch.library.custom_op("taac::amx_product", mutates_args=(), device_types="cpu")
 def _amx_product(x: torch.Tensor, y: torch.Tensor, parts: int) -> torch.Tensor:
-    why = missing()
+    why = reason_unavailable()
     if why is not None:
         raise TaacError(f"amx_product: {why}")
     result = _result(x, y, parts)

@@ -24,10 +24,10 @@ from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
 from taac.machine import amx
-from taac.machine.attributes import Attributes, Unwatched
 from taac.machine.cuda_graphs import captured, on_gpu
 from taac.machine.processes import interruptions_held
 from taac.machine.program_cache import VARIABLE, use_program_cache
+from taac.machine.traced_attributes import TracedAttributes, Unwatched
 
 _aten = torch.ops.aten
 MOST_RETRACES = 8
@@ -48,7 +48,7 @@ class CompiledFunction(Unwatched):
         compiler: "inductor", torch's compiler, or "none", which runs the traced graph without compiling it.
         optional: warns and calls `fn` itself where compiling fails.
 
-    Attributes:
+    TracedAttributes:
         failed: whether compiling failed, so that `fn` itself is called.
 
     Raises:
@@ -68,7 +68,7 @@ class CompiledFunction(Unwatched):
         self._parts = parts
         self._programs: dict[Any, tuple[Callable[..., list[Any]], Callable[[Iterator[Any]], Nest]]] = {}
         self._traced: dict[Any, tuple[Any, Nest, Callable[[], object]]] = {}  # see `trace_ahead`
-        self._attributes = Attributes(module)
+        self._attributes = TracedAttributes(module)
         self.retraced = 0  # how often an attribute had changed
         self.failed = False
 
@@ -94,7 +94,7 @@ class CompiledFunction(Unwatched):
 
     def _forget(self, changed: str) -> None:
         """Drops the programs, because an attribute that they may have read has changed."""
-        self._attributes = Attributes(self._module)
+        self._attributes = TracedAttributes(self._module)
         self._traced.clear()
         if not self._programs:
             return

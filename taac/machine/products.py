@@ -83,13 +83,13 @@ def _missing(kind: str, device: torch.device, compiled: bool) -> str | None:
     if kind == "onednn" and not onednn_is_exact():
         return f"torch {torch.__version__} has no exact float32 product from oneDNN here"
     if kind in ("bfloat16x6", "bfloat16x3"):
-        return amx.missing() if compiled else "they need create_agent.compile = True"
+        return amx.reason_unavailable() if compiled else "they need create_agent.compile = True"
     return None
 
 
 def parts(kind: str, device: torch.device) -> int | None:
     """Number of bfloat16 parts of each factor for `amx`'s products in a compiled update. None for torch's own products."""
-    if kind not in amx.PARTS or device.type != "cpu" or amx.missing() is not None:
+    if kind not in amx.PARTS or device.type != "cpu" or amx.reason_unavailable() is not None:
         return None
     # torch's own bfloat16 products can use several threads.
     return None if kind == "bfloat16" and torch.get_num_threads() > 1 else amx.PARTS[kind]

@@ -19,7 +19,7 @@ from taac.learning.diagnostics import reward_parts
 from taac.learning.learner import Learner
 from taac.learning.optimizers import each
 from taac.networks import RewardScaler
-from taac.training.schedules import Schedules
+from taac.ops.schedules import Schedules
 
 _COUNTED = ("params", "num_steps")  # of an optimizer's group, what no setting gives
 _OF_GROUPS = ("Learner.weight_decay", "Learner.epsilon")  # settings that groups hold, beside rates and the optimizer's own

@@ -6,7 +6,7 @@ import sys
 
 from taac.algorithms.agent import Agent
 from taac.learning.learner import Learner
-from taac.machine import attributes
+from taac.machine import traced_attributes
 from taac.machine.compiled import find_compiler
 from taac.ops.schedules import Schedule
 
@@ -34,7 +34,7 @@ def compile_if_it_pays(learner: Learner, updates: int, batch_size: int | Schedul
     agent = learner.agent
     if not agent.may_compile:
         return f"create_agent.compile = {agent.compiled}"
-    if (reason := _why_not(agent, updates, batch_size)) is not None:
+    if (reason := _reason_not_to_compile(agent, updates, batch_size)) is not None:
         return f"not compiled: {reason}"
     if find_compiler() is None:
         return NO_COMPILER
@@ -42,7 +42,7 @@ def compile_if_it_pays(learner: Learner, updates: int, batch_size: int | Schedul
     return f"compiled, because it pays with {updates} updates"
 
 
-def _why_not(agent: Agent, updates: int, batch_size: int | Schedule) -> str | None:
+def _reason_not_to_compile(agent: Agent, updates: int, batch_size: int | Schedule) -> str | None:
     """Returns what in the configuration speaks against compiling."""
     if agent.device.type != "cpu":
         return "create_agent.compile = 'auto' compiles on the CPU only"
@@ -52,7 +52,7 @@ def _why_not(agent: Agent, updates: int, batch_size: int | Schedule) -> str | No
         return "each batch size would be compiled"
     if agent.agents is not None and agent.agents.masked:
         return "agents join and leave, so batches have many sizes"
-    classes = {type(part) for part in attributes.parts(agent)}
+    classes = {type(part) for part in traced_attributes.parts(agent)}
     if own := sorted(c.__qualname__ for c in classes if c.__module__.split(".")[0] not in _KNOWN):
         return f"{', '.join(own)} may read what changes. Bind create_agent.compile = True if it reads tensors only"
     return None

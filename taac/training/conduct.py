@@ -12,6 +12,7 @@ from taac import configuration
 from taac.configuration import Config, RunRequest, shipped
 from taac.errors import DivergedError, Interrupted, RankLost, TaacError
 from taac.machine.products import slowness
+from taac.parallel.data_parallel import RESUME, TRAIN
 from taac.runs import durable, extension, files, history, layout, own_runs
 from taac.runs.deciding import deciding
 from taac.runs.provenance import changed_versions, now
@@ -19,7 +20,6 @@ from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import shortened
 from taac.training import changes
 from taac.training.compilation import NO_COMPILER
-from taac.training.data_parallel import RESUME, TRAIN
 from taac.training.data_parallel_files import SharedFolder, check_count
 from taac.training.interruption import Interruption
 from taac.training.reporting import Progress

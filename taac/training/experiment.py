@@ -33,6 +33,8 @@ from taac.machine.program_cache import check_named_folder
 from taac.machine.ranks import ALONE, Ranks
 from taac.networks import ObservationNormalizer, RewardNormalizer, RewardScaler
 from taac.ops.schedules import Schedule
+from taac.parallel.data_parallel import check_supported, own_seed, seed_own
+from taac.parallel.remote_collector import RemoteCollector
 from taac.replay import ReplayBuffer
 from taac.runs import layout
 from taac.training.checks import (
@@ -43,8 +45,6 @@ from taac.training.checks import (
     refuse_ambiguous,
     refuse_given,
 )
-from taac.training.collectors.remote_collector import RemoteCollector
-from taac.training.data_parallel import check_supported, own_seed, seed_own
 from taac.training.data_parallel_files import SilentReporter
 from taac.training.first_update import check_steps_of_training
 from taac.training.reporting import Reporter

@@ -17,7 +17,8 @@ from taac.errors import EnvironmentFailed, NotFiniteError, TaacError
 from taac.learning.learner import Learner
 from taac.machine.processes import end_fork, settled_heap
 from taac.machine.ranks import ALONE, Ranks
-from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
+from taac.ops.schedules import Schedule, Scheduled, Schedules, at_start, bounds
+from taac.parallel.data_parallel import RESUME, DataParallel
 from taac.replay import ReplayBuffer
 from taac.runs import extension, files
 from taac.runs.frame_chunks import FrameChunks
@@ -26,12 +27,10 @@ from taac.runs.run_folder import RunFolder
 from taac.training.attributes import Attribute, Attributes
 from taac.training.checks import check_batches, check_segments
 from taac.training.compilation import compile_if_it_pays
-from taac.training.data_parallel import RESUME, DataParallel
 from taac.training.data_parallel_files import saver_of
 from taac.training.hooks import Hooks
 from taac.training.reporting import Progress, Reporter, timed
 from taac.training.saving import Part, Saving, save_evidence
-from taac.training.schedules import Schedules
 from taac.training.update_ratio import Intervals, UpdateRatio
 from taac.training.warm_start import load_parts
 

@@ -10,9 +10,8 @@ from taac import configuration, nest
 from taac.acting.explorers import EpsilonGreedyExplorer, ZetaExplorer
 from taac.data_structures import AlgStep, StepType, TimeStep
 from taac.errors import TaacError
-from taac.ops.schedules import LinearSchedule
+from taac.ops.schedules import LinearSchedule, Schedules
 from taac.training import experiment
-from taac.training.schedules import Schedules
 from tests.training.runs import built, trained
 
 B = 5

@@ -14,8 +14,8 @@ from taac.algorithms import Algorithm, TaacAlgorithm
 from taac.api.agent import TrainedAgent
 from taac.environments.create import create_environment
 from taac.errors import TaacError
+from taac.playing.saved_agent import load_saved
 from taac.training import experiment
-from taac.training.saved_agent import load_saved
 from tests.environments.team import TEAM, Team
 from tests.environments.toys import Masked, env_id
 from tests.learning.test_optimizers import CAMERA

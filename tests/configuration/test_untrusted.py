@@ -12,10 +12,10 @@ import torch
 from taac import configuration
 from taac.configuration import gin_state, untrusted
 from taac.errors import NotTrusted, TaacError
+from taac.playing.saved_agent import load_saved
 from taac.runs import own_runs
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
-from taac.training.saved_agent import load_saved
 from tests import methods
 from tests.training.runs import built, run
 

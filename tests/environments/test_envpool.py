@@ -22,7 +22,7 @@ from taac.data_structures import LAST, StepType
 from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import NotTrusted, TaacError
-from taac.training.pictures import Pictures
+from taac.playing.pictures import Pictures
 from tests.analysis.campaigns import make_run
 from tests.environments import envpool_stand_in
 from tests.training.runs import assert_same_parameters, rows, run

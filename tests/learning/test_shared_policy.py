@@ -184,7 +184,7 @@ def test_what_does_not_fit_is_refused_before_any_work(method, env, kwargs, param
 
 
 def test_advice_looks_at_one_agents_target_entropy():
-    from taac.training.advice import _entropy
+    from taac.checking.advice import _entropy
 
     trainer = build("sac", SHARED, "SacAlgorithm.target_entropy = -1.0")
     trainer.close()

@@ -13,7 +13,8 @@ from taac.errors import TaacError
 from taac.machine import amx
 from taac.machine.compiled import CompiledFunction
 
-needs_amx = pytest.mark.skipif(amx.missing() is not None, reason=f"no products on AMX here: {amx.missing()}")
+NO_AMX = amx.reason_unavailable()
+needs_amx = pytest.mark.skipif(NO_AMX is not None, reason=f"no products on AMX here: {NO_AMX}")
 # Of what the parts leave out, relative to the sum of |x| |y|: halves of 2^-8, 2^-16 and 2^-24 for each factor and a margin.
 BOUNDS = {1: 2.0**-7, 2: 2.0**-15, 3: 2.0**-23}
 
@@ -115,7 +116,7 @@ def test_other_tensors_are_refused(x, y, parts):
 
 
 def test_the_missing_feature_is_named(monkeypatch, tmp_path):
-    missing = amx.missing.__wrapped__
+    missing = amx.reason_unavailable.__wrapped__
     with monkeypatch.context() as patch:
         patch.setattr(amx, "processor", lambda: amx._NEEDED - {"amx_tile"})
         assert missing() == "this processor has no amx_tile"

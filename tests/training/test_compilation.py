@@ -10,7 +10,7 @@ from experiments.examples.own_trajectory import FadingTrajectory  # noqa: F401, 
 from taac import configuration
 from taac.errors import Interrupted, TaacError
 from taac.learning import learner as learner_module
-from taac.machine import attributes
+from taac.machine import traced_attributes
 from taac.machine.compiled import CompiledFunction
 from taac.runs.run_folder import RunFolder
 from taac.training import compilation, experiment
@@ -67,8 +67,8 @@ def test_the_configuration_decides(params, compiled, why, compiler):
 @pytest.mark.parametrize("method", METHODS)
 def test_no_method_of_the_package_holds_a_part_of_ones_own(method, compiler):
     with contextlib.closing(built([TASK, f"gin/methods/{method}.gin"], [*SMALL, *fitting(method)])) as trainer:
-        assert compilation._why_not(trainer.agent, 10_000, 8) is None
-        held = [type(part).__module__ for part in attributes.parts(trainer.agent)]
+        assert compilation._reason_not_to_compile(trainer.agent, 10_000, 8) is None
+        held = [type(part).__module__ for part in traced_attributes.parts(trainer.agent)]
         assert {"taac.algorithms.agent", type(trainer.agent.algorithm).__module__} < {*held}
 
 

@@ -14,11 +14,10 @@ from taac.acting.explorers import EpsilonGreedyExplorer
 from taac.acting.metrics import EpisodeRecorder, summarize
 from taac.data_structures import AlgStep, StepType, TimeStep
 from taac.errors import TaacError
-from taac.ops.schedules import LinearSchedule
+from taac.ops.schedules import LinearSchedule, Schedules
 from taac.runs.run_folder import RunFolder
 from taac.specs import ACTION_MASK
 from taac.training import experiment
-from taac.training.schedules import Schedules
 from tests.environments.toys import Masked, env_id
 from tests.training.runs import built, trained
 

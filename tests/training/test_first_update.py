@@ -9,10 +9,10 @@ import torch
 from taac import configuration
 from taac.acting.evaluation import evaluate
 from taac.algorithms import Algorithm, SacAlgorithm
+from taac.checking.description import describe
 from taac.configuration import RunRequest
 from taac.errors import TaacError
 from taac.training import experiment
-from taac.training.description import describe
 from taac.training.first_update import failure_of_first_update, tags_of_first_update
 from taac.training.summaries import unknown_tags
 from tests.methods import DISCRETE_METHODS, METHODS

@@ -10,13 +10,13 @@ from taac.acting.explorers import ZetaExplorer
 from taac.acting.random_numbers import RandomNumbers
 from taac.algorithms.agent import Agent
 from taac.errors import TaacError
-from taac.training.saved_agent import load_saved
+from taac.playing.saved_agent import load_saved
 from tests.demonstrations.test_imitation import binding, demonstrations  # noqa: F401, a fixture
 from tests.environments.toys import env_id
 from tests.learning.test_compiled_update import PRIORITIZED
 from tests.machine.pretend_gpu import OnGpu, pretended
 from tests.methods import METHODS, fitting
-from tests.training.collectors.collecting import with_collectors
+from tests.parallel.collecting import with_collectors
 from tests.training.runs import assert_same_parameters, build, learn_until, rows, run
 
 SMALL = (

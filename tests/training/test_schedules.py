@@ -10,10 +10,9 @@ import torch
 from taac import configuration
 from taac.analysis.readers import events
 from taac.errors import TaacError
-from taac.ops.schedules import LinearSchedule, PiecewiseSchedule
+from taac.ops.schedules import LinearSchedule, PiecewiseSchedule, Schedules
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
-from taac.training.schedules import Schedules
 from tests.training.runs import assert_same_parameters, build, curves, rows, run
 
 

@@ -107,7 +107,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         "tuning": text.tuning_told(used),
         "settings_told": text.settings_told(used),
     }
-    content["family_told"] = text.family_told(content)
+    content["family_told"] = text.describe_family(content)
     content["terms"] = json.loads(text.html_file("terms.json"))
     content["statements"] = text.statements(plain(content))
     return plain(content)

@@ -59,7 +59,7 @@ def statements(content: dict[str, Any]) -> list[dict[str, str]]:
     return found
 
 
-def family_told(content: dict[str, Any]) -> str:
+def describe_family(content: dict[str, Any]) -> str:
     """Says what was compared, by which test, and for how many comparisons it is corrected."""
     family, options = content["family"], content["options"]
     kind = "every two methods" if options["baseline"] is None else f"every method with {options['baseline']}"

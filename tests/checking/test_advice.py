@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from taac import configuration
+from taac.checking.advice import advice, random_endings
+from taac.checking.description import describe
+from taac.checking.footprint import shares
 from taac.configuration import RunRequest
 from taac.demonstrations.episode_files import EpisodeWriter
 from taac.environments.create import create_environment
 from taac.machine import products
 from taac.training import experiment
-from taac.training.advice import advice, random_endings
-from taac.training.description import describe
-from taac.training.footprint import shares
 from tests.demonstrations.test_episodes import played
 from tests.learning.test_optimizers import CAMERA
 
@@ -135,7 +135,7 @@ def test_images_of_floats_that_are_not_scaled():
 
 
 def test_too_little_memory(monkeypatch):
-    from taac.training import advice as module
+    from taac.checking import advice as module
 
     monkeypatch.setattr(module, "available_bytes", lambda device: 1_000_000)
     (found,) = advised()[0]

@@ -11,8 +11,8 @@ from taac import configuration
 from taac.acting.evaluation import evaluate
 from taac.environments.create import create_environment
 from taac.errors import TaacError
+from taac.playing.pictures import Pictures, action_parts
 from taac.training import experiment
-from taac.training.pictures import Pictures, action_parts
 from tests.environments.toys import env_id
 from tests.methods import METHODS, fitting
 from tests.training.test_tensorboard import TINY

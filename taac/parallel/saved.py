@@ -10,9 +10,9 @@ import torch
 from taac import nest
 from taac.acting import collecting
 from taac.data_structures import Nest
+from taac.parallel.pool import Remote
+from taac.parallel.worker import Frame
 from taac.runs.files import Damaged
-from taac.training.collectors.pool import Remote
-from taac.training.collectors.worker import Frame
 
 
 def remote(state: dict[str, Any], of: Remote) -> dict[str, Any]:

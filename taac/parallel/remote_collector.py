@@ -19,11 +19,11 @@ from taac.data_structures import FIRST, LAST, Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed, TaacError
 from taac.learning.learner import Learner
+from taac.parallel import saved, worker
+from taac.parallel.channels import Channel
+from taac.parallel.pool import CollectorPool
+from taac.parallel.processes import ProcessChannel
 from taac.runs.files import Damaged
-from taac.training.collectors import saved, worker
-from taac.training.collectors.channels import Channel
-from taac.training.collectors.pool import Pool
-from taac.training.collectors.processes import ProcessChannel
 
 
 @gin.configurable(denylist=["environment", "agent", "replay", "seed", "explorer", "uniform_steps", "signal_returns", "number",
@@ -94,7 +94,7 @@ class RemoteCollector(Collecting):
         self._given_up = False
         self._staleness: list[int] = []
         configuration = gin_state.portable()  # now: gin has one configuration for the whole process
-        self.pool = Pool(
+        self.pool = CollectorPool(
             number, _launcher(launcher, ray_address, number),
             lambda own: worker.Plan(configuration, build, self._share, own, uniform_steps, explorer),
             seed, self._lost_info, timeout, max_replacements, replacement_window,
@@ -261,7 +261,7 @@ def _launcher(launcher: str, address: str, number: int) -> Callable[[str], Chann
         return ProcessChannel
     if launcher != "ray":
         raise TaacError(f"RemoteCollector.launcher must be 'processes' or 'ray', got '{launcher}'")
-    from taac.training.collectors import ray_actors
+    from taac.parallel import ray_actors
 
     ray = ray_actors.connected(address)
     ray_actors.tell_if_they_wait(ray, number)

@@ -11,6 +11,7 @@ import torch
 from taac import nest
 from taac.acting.rollout import Rollout
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
+from taac.checking.footprint import Share
 from taac.data_structures import LAST
 from taac.machine.memory import available_bytes, readable_bytes
 from taac.machine.products import slowness
@@ -18,7 +19,6 @@ from taac.networks import RewardNormalizer
 from taac.networks.encoders import is_image
 from taac.ops import distributions
 from taac.specs import TensorSpec
-from taac.training.footprint import Share
 from taac.training.trainer import Trainer
 
 _LARGE = 10.0  # numbers that networks do not expect; depths in metres and normalised pictures are below

@@ -14,12 +14,12 @@ from taac import configuration
 from taac.acting.collector import Collector
 from taac.data_structures import TimeStep
 from taac.errors import NotFiniteError, TaacError
+from taac.parallel import ray_actors
+from taac.parallel.pool import Remote
+from taac.parallel.remote_collector import RemoteCollector
+from taac.parallel.worker import Frame, Order, Worker
 from taac.training import experiment
-from taac.training.collectors import ray_actors
-from taac.training.collectors.pool import Remote
-from taac.training.collectors.remote_collector import RemoteCollector
-from taac.training.collectors.worker import Frame, Order, Worker
-from tests.training.collectors.collecting import (
+from tests.parallel.collecting import (
     FIRST,
     LAST,
     MID,

@@ -16,16 +16,16 @@ import torch
 from taac import nest
 from taac.acting.random_numbers import TRAINING, derived_seed
 from taac.errors import RESUMABLE, EnvironmentFailed
+from taac.parallel import worker
+from taac.parallel.channels import Lost
+from taac.parallel.pool import CollectorPool, Remote
+from taac.parallel.remote_collector import RemoteCollector
 from taac.runs.run_folder import RunFolder
-from taac.training.collectors import worker
-from taac.training.collectors.channels import Lost
-from taac.training.collectors.pool import Pool, Remote
-from taac.training.collectors.remote_collector import RemoteCollector
 from tests import forked
 from tests.campaigns.launched import wait_for
 from tests.environments.team import TEAM
 from tests.environments.toys import env_id
-from tests.training.collectors.collecting import (
+from tests.parallel.collecting import (
     FIRST,
     LAST,
     SHORT,
@@ -138,7 +138,7 @@ def test_a_replacement_is_told_everything_and_ends_the_episodes_after_the_frames
         return worker.message(worker.STEP, f"reached {len(told)}")
 
     waiting = iter(channels)
-    pool = Pool(
+    pool = CollectorPool(
         1, lambda name: next(waiting), lambda seed: seeds.append(seed), 0, lambda held: [f"lost at {held[0]}"], None, 1, 3600.0
     )  # fmt: skip
     pool.begin()
@@ -160,7 +160,7 @@ def test_a_replacement_is_told_everything_and_ends_the_episodes_after_the_frames
 def test_every_replacement_counts_though_some_do_not_even_begin():
     """Generations give seeds: a run that gave up begins with one above the count, which must be above all of them."""
     waiting = iter([Answering(1), Answering(0), Answering(0), Answering(9)])
-    pool = Pool(1, lambda name: next(waiting), lambda seed: seed, 0, lambda held: held, None, 9, 3600.0)
+    pool = CollectorPool(1, lambda name: next(waiting), lambda seed: seed, 0, lambda held: held, None, 9, 3600.0)
     pool.begin()
     (remote,) = pool.remotes
     pool.order([remote], lambda with_parameters: worker.message(worker.STEP, "never"))
@@ -171,7 +171,7 @@ def test_a_collector_may_take_as_long_to_repeat_its_episodes_as_they_took():
     """It begins with those of two environments, of 7 and 40 frames. One that begins anew has its 60 seconds and one frame."""
     channels = [Answering(1), Answering(1), Answering(1)]
     waiting = iter(channels)
-    pool = Pool(3, lambda name: next(waiting), lambda seed: seed, 0, lambda held: held, 0.5, 1, 3600.0)
+    pool = CollectorPool(3, lambda name: next(waiting), lambda seed: seed, 0, lambda held: held, 0.5, 1, 3600.0)
     actions = [[torch.zeros(7, 2)], [torch.zeros(40, 2)]]
     pool.begin([None, {"collector": {"running": None}}, {"collector": {"running": {"actions": actions}}}])
     assert [channel.timeouts for channel in channels] == [[60.5], [60.5], [60.5 + 40 * 0.5]]

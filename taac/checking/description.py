@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Iterator
 
 from taac import configuration, nest
+from taac.checking.advice import advice, random_endings, subtracts_mean
+from taac.checking.footprint import Share, shares
 from taac.configuration import Config, RunRequest
 from taac.machine.memory import readable_bytes
 from taac.training import experiment
-from taac.training.advice import advice, random_endings, subtracts_mean
 from taac.training.first_update import failure_of_first_update, tags_of_first_update
-from taac.training.footprint import Share, shares
 from taac.training.summaries import UNKNOWN, unknown_tags
 from taac.training.trainer import Trainer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from taac.machine.attributes import Attributes
+from taac.machine.traced_attributes import TracedAttributes
 
 
 class Part(torch.nn.Module):
@@ -15,7 +15,7 @@ class Part(torch.nn.Module):
 
 def test_numbers_and_texts_that_change_are_named():
     part = Part(2.0)
-    attributes = Attributes(torch.nn.Sequential(part))
+    attributes = TracedAttributes(torch.nn.Sequential(part))
     assert attributes.changed() is None
     for name, value in (("number", 3.0), ("number", None), ("scheme", "b")):
         before = getattr(part, name)
@@ -28,7 +28,7 @@ def test_numbers_and_texts_that_change_are_named():
 
 def test_of_what_was_nothing_a_number_is_a_change_and_what_is_made_when_needed_is_none():
     part = Part()
-    attributes = Attributes(part)
+    attributes = TracedAttributes(part)
     part.number = torch.Generator()
     assert attributes.changed() is None
     part.number = 2.0

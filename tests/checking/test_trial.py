@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from taac.checking.trial import check_buildable
 from taac.configuration import RunRequest
 from taac.errors import TaacError
-from taac.training.trial import check_buildable
 
 
 @pytest.mark.parametrize("here", [True, False])

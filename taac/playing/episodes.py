@@ -11,8 +11,8 @@ from taac.acting.metrics import Episode
 from taac.data_structures import AlgStep, TimeStep
 from taac.demonstrations.episode_files import EpisodeWriter, check_new_file
 from taac.errors import TaacError
-from taac.training.pictures import Pictures
-from taac.training.saved_agent import load_saved
+from taac.playing.pictures import Pictures
+from taac.playing.saved_agent import load_saved
 
 
 class Played(NamedTuple):

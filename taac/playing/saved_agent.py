@@ -14,11 +14,11 @@ from taac.analysis.readers import run_records
 from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import NotTrusted, TaacError
+from taac.ops.schedules import Schedules
 from taac.runs import checkpoint, files, own_runs
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import warn_user
 from taac.training import experiment
-from taac.training.schedules import Schedules
 
 
 class SavedAgent(NamedTuple):

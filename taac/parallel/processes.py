@@ -16,8 +16,8 @@ from typing import Any
 
 from taac.environments.workers import exit_reason
 from taac.machine.processes import INTERRUPTIONS, interruptions_held
-from taac.training.collectors.channels import Lost
-from taac.training.collectors.worker import Answers
+from taac.parallel.channels import Lost
+from taac.parallel.worker import Answers
 
 PATIENCE = 2.0  # seconds that a collector has to end by itself
 

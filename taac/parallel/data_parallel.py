@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -19,7 +19,6 @@ from taac.errors import RankLost, TaacError
 from taac.learning.learner import Learner
 from taac.machine.ranks import Ranks
 from taac.networks import RewardScaler
-from taac.training.update_ratio import UpdateRatio
 
 RESUME, TRAIN, END = "resume", "train", "end"  # what the first rank tells the others
 
@@ -55,6 +54,12 @@ def check_supported(learner: Learner, demonstrations: str | None) -> None:
         raise TaacError(f"{refusal} agents that join and leave, because ranks would learn from different numbers of frames")
 
 
+class Transitions(Protocol):
+    """Counts the transitions that earn updates; see `training.update_ratio.UpdateRatio`."""
+
+    transitions: int
+
+
 class DataParallel:
     """What the ranks of a run do together.
 
@@ -65,7 +70,7 @@ class DataParallel:
     """
 
     def __init__(
-        self, ranks: Ranks, learner: Learner, collector: Collecting, update_ratio: UpdateRatio, evaluator: Evaluator
+        self, ranks: Ranks, learner: Learner, collector: Collecting, update_ratio: Transitions, evaluator: Evaluator
     ):
         self.ranks, self._learner, self._agent = ranks, learner, learner.agent
         self._collector, self._update_ratio, self._evaluator = collector, update_ratio, evaluator

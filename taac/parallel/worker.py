@@ -23,7 +23,7 @@ from taac.configuration.gin_state import PortableConfig
 from taac.data_structures import Experience, Nest
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed, TaacError
-from taac.training.schedules import Schedules
+from taac.ops.schedules import Schedules
 
 BEGIN, STEP, STATE = "begin", "step", "state"  # messages
 DONE, FAILED, REFUSED, BROKEN = range(4)  # replies: a result; a failed environment; a TaacError; any other error

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from taac.campaigns.launchers.ray_cluster import connected
+from taac.parallel.channels import Lost
+from taac.parallel.worker import Answers
 from taac.runs.terminal import warn_user
-from taac.training.collectors.channels import Lost
-from taac.training.collectors.worker import Answers
 
 __all__ = ["ActorChannel", "connected", "tell_if_they_wait"]
 

@@ -40,7 +40,7 @@ def parts(module: torch.nn.Module) -> Iterator[Any]:
                 yield value
 
 
-class Attributes:
+class TracedAttributes:
     """The numbers, strings and objects that are attributes of a module, its submodules, or objects that they hold.
 
     Tensors are left out, because a compiled program reads them at every call; so are lists, dictionaries and functions.

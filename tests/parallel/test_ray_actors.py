@@ -12,7 +12,7 @@ import torch
 from taac.runs.run_folder import RunFolder
 from tests import forked
 from tests.campaigns.launched import wait_for
-from tests.training.collectors.collecting import POINT, SHORT
+from tests.parallel.collecting import POINT, SHORT
 from tests.training.runs import rows, run
 
 pytest.importorskip("ray", reason="the extra 'ray' is not installed")

@@ -13,9 +13,9 @@ import numpy as np
 
 from taac.acting.random_numbers import COLLECTORS
 from taac.errors import EnvironmentFailed, TaacError
+from taac.parallel import worker
+from taac.parallel.channels import Channel, Lost
 from taac.runs.terminal import warn_user
-from taac.training.collectors import worker
-from taac.training.collectors.channels import Channel, Lost
 
 START = 60.0  # seconds that a process may take to start, besides those for a frame
 
@@ -48,7 +48,7 @@ class Remote:
             self.channel.close()
 
 
-class Pool:
+class CollectorPool:
     """Keeps N collectors at work.
 
     Args:

@@ -1,0 +1,1 @@
+"""Says what training would do, without training: memory, mistakes, the first update."""

@@ -1,0 +1,1 @@
+"""Plays saved agents, and records what they do."""

@@ -1,1 +1,0 @@
-"""Collects in other processes or on other machines, while the learner learns."""
