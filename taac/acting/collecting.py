@@ -183,12 +183,12 @@ class Offline(Collecting):
         signal_returns: bool = False,
     ):
         super().__init__(environment, agent, replay)
-        self._num_envs, self._ring = environment.num_envs, replay.ring
+        self._num_envs, self._stored = environment.num_envs, replay
 
     def step(self) -> int:
         if self.env_steps == 0 and (self.agent.observation_normalizer or self.agent.reward_normalizer):
-            stored = self._ring.stored().time_step
-            for t in range(self._ring.size):
+            stored = self._stored.stored().time_step
+            for t in range(self._stored.size):
                 self.agent.count(nest.map_structure(lambda x, t=t: x[t].to(self.agent.device), stored))
         self.env_steps += self._num_envs
         self.decisions += self._num_envs

@@ -46,7 +46,9 @@ class TrainInfo(NamedTuple):
 
 
 @gin.configurable(
-    denylist=["observation_spec", "action_spec", "action_width", "num_choices", "signal_gammas", "repeat_gamma"]
+    denylist=[
+        "observation_spec", "action_spec", "action_width", "num_choices", "reward_weight_names", "signal_gammas", "repeat_gamma"
+    ]
 )
 class ActorCriticAlgorithm(Algorithm):
     """An encoder trained by the critics, critics `Q_i(features, action parts)`, and target networks of both.
@@ -68,6 +70,7 @@ class ActorCriticAlgorithm(Algorithm):
             whose weight is the number 0 is not learnt. Critics, returns, gammas and losses then have only the other parts.
             Below, in subclasses, and in the rewards passed to `train_step` and `calc_loss`, `D` counts only the learnt parts
             (see `learnt_reward`).
+        reward_weight_names: how scheduled weights are called; None: `reward_weights[0]` and so on.
         encoder_ctor: called with the observation spec; returns a module with `output_size`.
         critic_ctor: called with input size and `reward_dim`, and with `num_choices` if there are any; returns a module with
             the call signature of `CriticEnsemble`. If its prediction is not the value itself, for example a distribution of
@@ -108,6 +111,7 @@ class ActorCriticAlgorithm(Algorithm):
         num_choices: int | None = None,
         reward_dim: int | None = None,
         reward_weights: Sequence[float | Schedule] | None = None,
+        reward_weight_names: Sequence[str] | None = None,
         encoder_ctor: Callable[..., nn.Module] = ObservationEncoder,
         actor_encoder_ctor: Callable[..., nn.Module] | None = None,
         actor_trains_encoder: bool = False,
@@ -132,10 +136,11 @@ class ActorCriticAlgorithm(Algorithm):
         self.reward_weights = None if given is None else tuple(float(at_start(weight)) for _, weight in kept)
         parts = torch.tensor([part for part, _ in kept]) if len(kept) < len(given or ()) else None
         self.register_buffer("reward_parts", parts, persistent=False)
+        names = reward_weight_names or [f"reward_weights[{part}]" for part in range(len(given or ()))]
         # Holds over whole schedules, because compiled programs treat it as a constant.
         self._none_negative = all(bounds(weight)[0] >= 0 for _, weight in kept)
         self.scheduled = [
-            Scheduled(f"reward_weights[{part}]", weight, functools.partial(self.set_weight, place))
+            Scheduled(names[part], weight, functools.partial(self.set_weight, place))
             for place, (part, weight) in enumerate(kept)
             if isinstance(weight, Schedule)
         ] + self.target_update.scheduled

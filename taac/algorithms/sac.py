@@ -176,11 +176,11 @@ class SacAlgorithm(ActorCriticAlgorithm):
         next_action, next_log_pi = action[1:], log_pi[1:]
         if not self.actor_on_last_frame:
             next_action, next_log_pi = distributions.squashed_normal_sample(*self.actor(seen))
-        q = self.q_values(self.target_critics, target_features, next_action)
+        min_q = self.min_over_critics(self.q_values(self.target_critics, target_features, next_action))
         if not self.entropy_in_target:
-            return self.min_over_critics(q), None
-        bonus = self.share_out(-self.temperature.alpha() * next_log_pi)
-        return self.min_over_critics(q) + bonus, bonus
+            return min_q, None
+        alpha_log_pi = self.share_out(self.temperature.alpha() * next_log_pi)
+        return min_q - alpha_log_pi, -alpha_log_pi
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         target = self.targets(experience, info)  # of the critics, equation 5

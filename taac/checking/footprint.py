@@ -29,9 +29,9 @@ def shares(trainer: Trainer) -> list[Share]:
     workers = trainer.environment.process_ids + trainer.evaluation_environment.process_ids
     action = specs.zeros(trainer.environment.action_spec, trainer.environment.num_envs)
     a_step = sum(leaf.nbytes for leaf in nest.flatten(action))
-    frame = replay.ring.frame_bytes / replay.num_envs
+    frame = replay.frame_bytes / replay.num_envs
     found = [
-        Share("replay buffer", replay.num_bytes),
+        Share("replay buffer", trainer.replay.num_bytes),
         Share("networks, targets and normalisers", sum(v.nbytes for v in trainer.agent.state_dict().values())),
         _learning(trainer, trained),
         _batches(trainer, round(frame * trainer.batch_sizes[1] * trainer.segment_length)),

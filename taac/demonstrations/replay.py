@@ -14,8 +14,7 @@ from taac.data_structures import Experience, Nest, StepType, TimeStep
 from taac.demonstrations import episode_files
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
-from taac.replay.batch import Batch
-from taac.replay.replay_buffer import ReplayBuffer
+from taac.replay.replay_buffer import Batch, ReplayBuffer
 
 _EPISODES_AT_ONCE = 64  # number of episodes for which an algorithm computes `info` in one batch
 
@@ -85,8 +84,8 @@ class Demonstrations(ReplayBuffer):
 
     def __init__(self, frames: Experience, device: torch.device, burn_in: int = 0, learns_on_last_frame: bool = True):
         count = len(frames.time_step.step_type)
-        super().__init__(nest.map_structure(specs.spec_of, frames), 1, max(2, count), device)
-        self.burn_in, self.learns_on_last_frame = burn_in, learns_on_last_frame
+        spec = nest.map_structure(specs.spec_of, frames)
+        super().__init__(spec, 1, max(2, count), device, burn_in, learns_on_last_frame)
         digest = hashlib.sha256()
         # The digest leaves out `rollout_info`, which the algorithm computes and which may be rounded differently elsewhere.
         for leaf in nest.flatten(frames.time_step):
@@ -128,6 +127,8 @@ class SqilReplay:
     Source: Reddy, Dragan and Levine, SQIL (ICLR 2020, arXiv:1905.11108), algorithm 1.
     """
 
+    min_batch_size = 2  # half of a batch is the agent's
+
     def __init__(self, replay_buffer: ReplayBuffer, frames: Experience):
         if frames.time_step.reward.dim() > 1:
             raise TaacError("SqilReplay sets rewards to 1 and 0, but the environment's reward is a vector; use a scalar reward")
@@ -137,10 +138,8 @@ class SqilReplay:
         )
 
     def sample(self, batch_size: int, length: int) -> Experience:
-        """Returns segments, leaves `[length, batch_size, ...]`, demonstrations first. Both halves are drawn uniformly."""
-        half = batch_size // 2
-        demonstrated = _rewarded(self.demonstrations.sample(batch_size - half, length), 1.0)
-        return _joined(demonstrated, _rewarded(self.agents.sample(half, length), 0.0))
+        """Returns segments of the agent's own frames as they are stored; see `Replay`."""
+        return self.agents.sample(batch_size, length)
 
     def sample_batch(self, batch_size: int, length: int, progress: float = 0.0) -> Batch:
         """Returns a batch of which the agent's half is drawn as its buffer prefers; see `Replay`.
@@ -167,24 +166,9 @@ class SqilReplay:
             error = error[len(error) - len(batch.indices) :]
         self.agents.update_priorities(batch, error)
 
-    # The agent's frames ----------------------------------------------------------------------------------------------
-
-    min_batch_size = 2  # half of a batch is the agent's
-    ring = property(lambda self: self.agents)
-    num_envs = property(lambda self: self.agents.num_envs)
-    length = property(lambda self: self.agents.length)
-    size = property(lambda self: self.agents.size)
-    device = property(lambda self: self.agents.device)
-
     @property
     def num_bytes(self) -> int:
         return self.agents.num_bytes + self.demonstrations.num_bytes
-
-    def add(self, experience: Experience) -> None:
-        self.agents.add(experience)
-
-    def newest_episode(self, environment: int) -> Experience | None:
-        return self.agents.newest_episode(environment)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Returns the state of the agent's buffer and the digest of the demonstrations, which are read from their file again."""

@@ -19,8 +19,7 @@ from taac.demonstrations.replay import Demonstrations
 from taac.errors import TaacError
 from taac.learning.diagnostics import Diagnostics, RunningMeans, explained_variances
 from taac.learning.gradients import LossAndGradients, average, loss_and_gradients
-from taac.learning.growth import GrowthWatch
-from taac.learning.guard import GradientStep, Guard, sum_of_all
+from taac.learning.guard import GradientStep, GrowthWatch, Guard, sum_of_all
 from taac.learning.optimizers import (
     OptimizerCtor,
     TensorFlowAdam,
@@ -44,7 +43,7 @@ from taac.replay import Batch, Replay
 EPSILON = 1e-7  # of TensorFlow's Adam
 
 
-@gin.configurable
+@gin.configurable(denylist=["agent", "demonstrations"])
 class Learner:
     """Takes gradient steps on an agent.
 
@@ -78,6 +77,7 @@ class Learner:
         diagnostics: what summaries report besides losses. "off": nothing more. "scalars": statistics of critics, policy,
             switch, temperatures and gradients, see `Diagnostics`. "histograms": also histograms of the last update.
         cloning: behaviour cloning of demonstrations, before or during training; see `Cloning`.
+        demonstrations: what cloning and reward signals learn from, if they need it.
         importance_weights: what the weights of prioritised replay multiply. "all": the loss of actor, critics and
             temperatures. "critics": only the gradients of the groups "critic", "value" and "value_encoder", as in methods that
             learn only Q (arXiv:1511.05952).
@@ -114,6 +114,7 @@ class Learner:
         value_encoder_learning_rate: float | Schedule | None = None,
         value_learning_rate: float | Schedule | None = None,
         diagnostics: Literal["off", "scalars", "histograms"] = "off",
+        demonstrations: Demonstrations | None = None,
     ):
         if agent.role != "learn":
             raise TaacError(f"an agent with role '{agent.role}' cannot learn; build it with role 'learn'")
@@ -155,7 +156,7 @@ class Learner:
         self.losses: Mapping[str, torch.Tensor | float] = {}
         self._norm: torch.Tensor | float | None = None  # see `_gradient_norm`
         self._sampling = 0.0  # seconds
-        self.cloning, self._side = cloning, SideLosses(agent, cloning)
+        self.cloning, self._side = cloning, SideLosses(agent, cloning, demonstrations)
         self.wait_for_programs: Callable[[Callable[[], bool]], None] = lambda stop: None
 
     @property
@@ -170,12 +171,8 @@ class Learner:
 
     @property
     def demonstrations(self) -> Demonstrations | None:
-        """Demonstrations for cloning and for reward signals that need them. Set it before learning."""
+        """Demonstrations for cloning and for reward signals; None if nothing needs them."""
         return self._side.demonstrations
-
-    @demonstrations.setter
-    def demonstrations(self, demonstrations: Demonstrations | None) -> None:
-        self._side.demonstrations = demonstrations
 
     def pretrain(self, batch_size: int, length: int) -> None:
         """Learns behaviour cloning alone, before anything else. Its gradient steps are not counted as updates.

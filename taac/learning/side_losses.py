@@ -79,12 +79,12 @@ class SideLosses:
     Cloning is left out once its weight is 0.
 
     Attributes:
-        demonstrations: sampled for cloning and for the signals that need demonstrations.
+        demonstrations: sampled for cloning and for the signals that need demonstrations; None if nothing needs them.
     """
 
-    def __init__(self, agent: Agent, cloning: Cloning | None):
+    def __init__(self, agent: Agent, cloning: Cloning | None, demonstrations: Demonstrations | None):
         self.agent, self.cloning = agent, cloning
-        self.demonstrations: Demonstrations | None = None
+        self.demonstrations = demonstrations if self.need_demonstrations else None
 
     @property
     def any(self) -> bool:
@@ -158,8 +158,7 @@ class SideLosses:
                 "to Learner.update"
             )
         see = self.agent.shown_to_signals
-        # From the agent's own frames: half of what `SqilReplay.sample` returns are demonstrations.
-        sampled = self.agent.prepare_observations(replay.ring.sample(batch_size, length))
+        sampled = self.agent.prepare_observations(replay.sample(batch_size, length))
         shown = see(self.demonstrated(batch_size, length).time_step) if signal.needs_demonstrations else None
         return see(sampled.time_step), shown
 

@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from taac.acting.collecting import Collecting
 from taac.acting.evaluation import Evaluation, Evaluator
 from taac.acting.random_numbers import RANKS, derived_seed, seed_generators
+from taac.algorithms.agent import Agent
 from taac.errors import RankLost, TaacError
 from taac.learning.learner import Learner
 from taac.machine.ranks import Ranks
@@ -34,19 +35,19 @@ def seed_own(seed: int, ranks: Ranks) -> None:
         seed_generators(own_seed(seed, ranks))
 
 
-def check_supported(learner: Learner, demonstrations: str | None) -> None:
+def check_supported(agent: Agent, demonstrations: str | None) -> None:
     """Refuses what several ranks cannot train.
 
     Raises:
         TaacError: says what, and why.
     """
-    agent, refusal = learner.agent, "several ranks cannot train one run with"
+    refusal = "several ranks cannot train one run with"
     if agent.signals:
         names = ", ".join(type(signal).__name__ for signal in agent.signals)
         raise TaacError(f"{refusal} create_agent.reward_signals ({names}), whose statistics would differ between ranks")
     if isinstance(agent.reward_normalizer, RewardScaler):
         raise TaacError(f"{refusal} create_agent.normalize_rewards = 'scale', because each has returns of its own: bind True")
-    if demonstrations is not None or learner.cloning is not None:
+    if demonstrations is not None:
         raise TaacError(f"{refusal} demonstrations or behaviour cloning, which every rank would count as its own")
     if any(isinstance(part, _BatchNorm) for part in agent.modules()):
         raise TaacError(f"{refusal} batch normalisation, whose statistics would differ between ranks")

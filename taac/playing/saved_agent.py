@@ -68,7 +68,7 @@ def load_saved(
     try:
         environment.load_state_dict(saved.state["environment"])
         agent = configuration.build(
-            lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role=role)
+            lambda: experiment.create_agent(environment, torch.device("cpu"), role=role)
         )
         checkpoint.load_into(agent, agent.own_state(saved.part("agent")), saved.path)
         if (schedules := Schedules(agent)).values:  # it acts as it did there

@@ -13,8 +13,7 @@ import torch
 
 from taac.data_structures import LAST, Nest
 from taac.errors import TaacError
-from taac.replay.batch import Batch
-from taac.replay.replay_buffer import ReplayBuffer
+from taac.replay.replay_buffer import Batch, ReplayBuffer
 from taac.replay.sum_tree import SumTree
 
 

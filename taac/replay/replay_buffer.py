@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import gin
 import numpy as np
@@ -12,12 +12,42 @@ from taac import nest
 from taac.data_structures import FIRST, LAST, Experience, Nest
 from taac.errors import TaacError
 from taac.machine.memory import available_bytes, readable_bytes
-from taac.replay.batch import Batch
 
 REDRAWS = 4  # of segments without a frame to learn from; once on a GPU, where each costs six operations, needed or not
 
 
-@gin.configurable(denylist=["device"])
+class Batch(NamedTuple):
+    """Segments to learn from, how much each counts, and where the replay keeps their priorities."""
+
+    experience: Experience  # leaves [T, B', ...]
+    weights: torch.Tensor | None  # [B'], importance weights; None: all segments count alike
+    indices: torch.Tensor | None  # [n], of the last n segments, those with priorities; None: none has one
+
+
+class Replay(Protocol):
+    """What a learner draws from."""
+
+    def sample(self, batch_size: int, length: int) -> Experience:
+        """Returns `batch_size` segments of the agent's own frames, leaves `[length, batch_size, ...]`, drawn uniformly."""
+
+    def sample_batch(self, batch_size: int, length: int, progress: float = 0.0) -> Batch:
+        """Returns a batch drawn as this replay prefers.
+
+        Args:
+            batch_size, length: number of segments, and of frames in each.
+            progress: the fraction of the run that is done, in [0, 1].
+        """
+
+    def update_priorities(self, batch: Batch, error: torch.Tensor | None) -> None:
+        """Sets the priorities of a batch after an update on it.
+
+        Args:
+            batch: as `sample_batch` returned it; frames may have been added since.
+            error: how wrong the critics were about each segment, `[B']`, 0 or more; None if the algorithm reports none.
+        """
+
+
+@gin.configurable(denylist=["device", "burn_in", "learns_on_last_frame"])
 class ReplayBuffer:
     """Stores the last `length` frames of each environment. Takes memory for as many as `reserve` is told, and more as they come.
 
@@ -32,6 +62,8 @@ class ReplayBuffer:
         num_envs: B, the number of environments that write.
         length: number of frames stored for each environment, 2 or more.
         device: the device that stores the frames.
+        burn_in: first frames of a segment that the algorithm does not learn from.
+        learns_on_last_frame: whether it learns from the last one.
 
     Attributes:
         added: number of frames ever added for each environment.
@@ -42,13 +74,20 @@ class ReplayBuffer:
     """
 
     min_batch_size = 1  # segments that a batch has at least
-    burn_in = 0  # first frames of a segment that the algorithm does not learn from
-    learns_on_last_frame = True  # whether it learns from the last one
 
-    def __init__(self, experience_spec: Nest, num_envs: int, length: int = 100_000, device: torch.device | str = "cpu"):
+    def __init__(
+        self,
+        experience_spec: Nest,
+        num_envs: int,
+        length: int = 100_000,
+        device: torch.device | str = "cpu",
+        burn_in: int = 0,
+        learns_on_last_frame: bool = True,
+    ):
         if length < 2:
             raise TaacError(f"ReplayBuffer.length must be 2 or more frames, got {length}")
         self.num_envs, self.length, self.device = num_envs, length, torch.device(device)
+        self.burn_in, self.learns_on_last_frame = burn_in, learns_on_last_frame
         self.frame_bytes = required_bytes(experience_spec, num_envs, 1)
         self._hold(nest.map_structure(lambda s: s.zeros(0, num_envs, device=self.device), experience_spec))
         self._strata: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # for the last batch size
@@ -95,11 +134,6 @@ class ReplayBuffer:
     def num_bytes(self) -> int:
         """Bytes of memory taken."""
         return self.reserved * self.frame_bytes
-
-    @property
-    def ring(self) -> ReplayBuffer:
-        """The buffer that holds the agent's frames: this one."""
-        return self
 
     @property
     def size(self) -> int:

@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from taac import nest, specs
 from taac.acting.explorers import Explorer
 from taac.algorithms import Algorithm
 from taac.algorithms.agent import Agent
 from taac.data_structures import Nest
-from taac.demonstrations.replay import SqilReplay
+from taac.demonstrations.replay import SqilReplay, kept_apart, prefilled
 from taac.environments import single
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
+from taac.learning.learner import Learner
 from taac.machine.ranks import ALONE, Ranks
 from taac.networks import RecurrentEncoder
 from taac.ops.schedules import Schedule, bounds
 from taac.replay import ReplayBuffer
+from taac.runs import layout
 from taac.training.monitors import Monitor
+
+
+def check_numbers(seed: int, num_threads: int, evaluation_envs: int, return_bounds: tuple[float, float] | None) -> None:
+    """Refuses numbers of an experiment that are out of range."""
+    for name, number in {"num_threads": num_threads, "evaluation_envs": evaluation_envs}.items():
+        if number < 1:
+            raise TaacError(f"create_experiment.{name} must be 1 or more, got {number}")
+    if not 0 <= seed < 2**32:
+        raise TaacError(f"create_experiment.seed must be in [0, 2^32), got {seed}")
+    if return_bounds is not None and not return_bounds[0] < return_bounds[1]:
+        raise TaacError(f"create_experiment.return_bounds must be (lowest, highest), got {return_bounds}")
+
+
+def check_names(**names: str | None) -> None:
+    """Refuses names of an experiment that reports could not show."""
+    for name, text in names.items():
+        if text is not None and not layout.is_name(text):
+            raise TaacError(
+                f"create_experiment.{name} must be printable text of 1 to {layout.MAX_NAME} characters, got {text[:1000]!r}"
+            )
+
+
+def check_ranks(ranks: Ranks, collectors: int) -> None:
+    """Refuses collectors beside several ranks."""
+    if collectors and ranks.count > 1:
+        raise TaacError("several ranks cannot train one run with create_experiment.collectors: give one or the other")
 
 
 def check_centralised(algorithm: Algorithm) -> None:
@@ -56,7 +86,7 @@ def check_segments(
     initial_collect_steps: int | None,
     environment: VectorEnvironment,
     agent: Agent,
-    replay_buffer: ReplayBuffer | SqilReplay,
+    replay_buffer: ReplayBuffer,
     ranks: Ranks = ALONE,
 ) -> None:
     """Refuses segments that the algorithm cannot learn from, or that no update could sample: there is none, or the replay buffer
@@ -84,9 +114,9 @@ def check_segments(
         raise TaacError(f"ReplayBuffer.length {replay_buffer.length} is below Trainer.segment_length {length}")
 
 
-def check_offline(length: int, replay_buffer: ReplayBuffer | SqilReplay) -> None:
+def check_offline(length: int, replay_buffer: ReplayBuffer) -> None:
     """Refuses a replay buffer from which a run that takes no environment step cannot learn."""
-    if replay_buffer.ring.size < length:
+    if replay_buffer.size < length:
         raise TaacError(
             "create_experiment.offline = True learns from the first content of the replay buffer, which is empty: bind "
             "create_experiment.demonstrations to a file or 'minari:ID'; demonstrations_ctor must be @prefilled, the default, for "
@@ -97,7 +127,7 @@ def check_offline(length: int, replay_buffer: ReplayBuffer | SqilReplay) -> None
 def check_batches(
     batch_size: int | Schedule,
     agent: Agent,
-    replay_buffer: ReplayBuffer | SqilReplay,
+    replay: ReplayBuffer | SqilReplay,
     monitor: Monitor | None,
     ranks: Ranks = ALONE,
 ) -> None:
@@ -106,16 +136,31 @@ def check_batches(
     """
     if isinstance(batch_size, Schedule) and ranks.count > 1:
         raise TaacError(f"Trainer.batch_size must be a number with {ranks.count} ranks, which divide it; got {batch_size}")
-    least, smallest = round(bounds(batch_size)[0]), replay_buffer.min_batch_size
+    least, smallest = round(bounds(batch_size)[0]), replay.min_batch_size
     least = ranks.share("Trainer.batch_size", least)
     if least < smallest:
-        raise TaacError(f"Trainer.batch_size must be {smallest} or more with {type(replay_buffer).__name__}, got {least}")
+        raise TaacError(f"Trainer.batch_size must be {smallest} or more with {type(replay).__name__}, got {least}")
     if monitor is not None and hasattr(monitor, "check"):
-        monitor.check(replay_buffer)
+        monitor.check(replay)
     if isinstance(batch_size, Schedule) and agent.compiled and not batch_size.in_steps:
         raise TaacError(
             f"create_agent.compile compiles the update for each batch size, and Trainer.batch_size takes too many "
             f"({batch_size}): bind a PiecewiseSchedule of few sizes, without interpolate, or create_agent.compile = False"
+        )
+
+
+def check_use_of_demonstrations(learner: Learner, source: str | None, ctor: Callable[..., object]) -> None:
+    """Refuses demonstrations that nothing learns from, and a method that lacks them."""
+    if source is None and (ctor is not prefilled or learner.needs_demonstrations):
+        raise TaacError(
+            "this method learns from demonstrations: bind create_experiment.demonstrations to a file recorded with "
+            "taac play --record_demonstrations, or to a Minari dataset as 'minari:ID'"
+        )
+    if source is not None and ctor is kept_apart and not learner.needs_demonstrations:
+        raise TaacError(
+            "create_experiment.demonstrations_ctor = @kept_apart reserves the demonstrations for reward signals and "
+            "behaviour cloning, but nothing uses them: bind create_agent.reward_signals = (@GAIL,) or "
+            "Learner.cloning = @Cloning()"
         )
 
 

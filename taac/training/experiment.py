@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -23,11 +22,12 @@ from taac.algorithms.algorithm import check_acting
 from taac.algorithms.reward_signals import RewardSignal
 from taac.algorithms.shared_policy import AgentBatch
 from taac.data_structures import Experience, Nest
-from taac.demonstrations.replay import Demonstrations, SqilReplay, demonstrated_frames, kept_apart, prefilled
+from taac.demonstrations.replay import Demonstrations, SqilReplay, demonstrated_frames, prefilled
 from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.learning.learner import Learner
+from taac.machine.devices import choose_device, choose_replay_device
 from taac.machine.memory import keep_freed_memory
 from taac.machine.program_cache import check_named_folder
 from taac.machine.ranks import ALONE, Ranks
@@ -36,12 +36,15 @@ from taac.ops.schedules import Schedule
 from taac.parallel.data_parallel import check_supported, own_seed, seed_own
 from taac.parallel.remote_collector import RemoteCollector
 from taac.replay import ReplayBuffer
-from taac.runs import layout
 from taac.training.checks import (
     check_centralised,
     check_demonstrations,
     check_explorer,
+    check_names,
+    check_numbers,
     check_offline,
+    check_ranks,
+    check_use_of_demonstrations,
     refuse_ambiguous,
     refuse_given,
 )
@@ -72,8 +75,8 @@ def create_agent(
     Args:
         environment: the environment whose specs the agent must fit.
         device: where its networks are placed.
-        algorithm_ctor: called with observation spec, action spec and `reward_dim`. Reward signals add `reward_weights`, and
-            `signal_gammas` if one has its own discount. Repeated actions add `repeat_gamma`.
+        algorithm_ctor: called with observation spec, action spec and `reward_dim`. Reward signals add `reward_weights` and their
+            names, and `signal_gammas` if one has its own discount. Repeated actions add `repeat_gamma`.
         normalize_observations: normalises by running statistics of the observations in rollouts; see `ObservationNormalizer`.
         normalize_rewards: True subtracts a running mean of sampled rewards and divides by their standard deviation; see
             `RewardNormalizer`. "scale" keeps the mean and divides by the standard deviation of returns; see `RewardScaler`.
@@ -107,6 +110,8 @@ def create_agent(
     if signals:
         task = _task_weights(task_strength, reward_dim or 1)
         options["reward_weights"] = (*task, *(signal.strength for signal in signals))
+        own = [f"{type(signal).__name__}.strength" for signal in signals]
+        options["reward_weight_names"] = (*("create_agent.task_strength" for _ in task), *own)
         reward_dim = len(task) + len(signals)
     elif task_strength != 1.0:
         raise TaacError("create_agent.task_strength has no effect without create_agent.reward_signals")
@@ -116,10 +121,6 @@ def create_agent(
         options["repeat_gamma"] = environment.repeat_gamma
     algorithm = algorithm_ctor(spec, action_spec, reward_dim=reward_dim, **options)
     check_acting(algorithm, spec, action_spec, environment.reward_dim if agents is None else None)
-    if signals:
-        _name_weights(
-            algorithm, ["create_agent.task_strength"] * len(task) + [f"{type(s).__name__}.strength" for s in signals]
-        )
     if agents is not None and agents.centralised:
         check_centralised(algorithm)
     if normalize_rewards:
@@ -160,13 +161,6 @@ def _task_weights(strength: float | Schedule | Sequence[float | Schedule], parts
             f"create_agent.task_strength must be one number or {parts}, one for each part, got {', '.join(map(str, weights))}"
         )
     return weights
-
-
-def _name_weights(algorithm: Algorithm, names: list[str]) -> None:
-    """Names scheduled reward weights after the parameters that were bound."""
-    bound = {f"reward_weights[{number}]": name for number, name in enumerate(names)}
-    listed = getattr(algorithm, "scheduled", [])
-    listed[:] = [one._replace(name=bound.get(one.name, one.name)) for one in listed]
 
 
 @gin.configurable(denylist=["ranks"])
@@ -223,70 +217,42 @@ def create_experiment(
     Raises:
         TaacError: anything that training would refuse.
     """
-    if num_threads < 1:
-        raise TaacError(f"create_experiment.num_threads must be 1 or more, got {num_threads}")
-    if not 0 <= seed < 2**32:
-        raise TaacError(f"create_experiment.seed must be in [0, 2^32), got {seed}")
-    for name, text in (("tuning", tuning), ("method", method)):
-        if text is not None and not layout.is_name(text):
-            raise TaacError(
-                f"create_experiment.{name} must be printable text of 1 to {layout.MAX_NAME} characters, got {text[:1000]!r}"
-            )
-    if return_bounds is not None and not return_bounds[0] < return_bounds[1]:
-        raise TaacError(f"create_experiment.return_bounds must be (lowest, highest), got {return_bounds}")
+    check_numbers(seed, num_threads, evaluation_envs, return_bounds)
+    check_names(method=method, tuning=tuning)
+    check_ranks(ranks, collectors)
     check_named_folder()
     torch.set_num_threads(num_threads)
     keep_freed_memory()
     seed_generators(seed)
     where = choose_device(device, ranks)
-    replay_where = where if replay_device is None else choose_device(replay_device, ranks)
-    same = (replay_where.type, replay_where.index or 0) == (where.type, where.index or 0)  # "cuda" is the first GPU
-    if replay_where.type == "cuda" and not same:
-        raise TaacError(
-            f"create_experiment.replay_device = '{replay_device}', but the agent is on {where}: another GPU draws random numbers "
-            "that no checkpoint holds. Bind 'cpu', or leave it out"
-        )
+    replay_where = choose_replay_device(replay_device, where, ranks)
     with contextlib.ExitStack() as opened:
         environment = create_environment(ranks=ranks, elsewhere=bool(collectors))
         opened.callback(environment.close)
         agent = create_agent(environment, where)
+        check_steps_of_training(agent.algorithm)
         spec = experience_spec(environment, agent)
-        replay_buffer: ReplayBuffer | SqilReplay = replay_buffer_ctor(spec, environment.num_envs, device=replay_where)
-        replay_buffer.ring.burn_in = agent.algorithm.burn_in
-        replay_buffer.ring.learns_on_last_frame = agent.algorithm.learns_on_last_frame
-        learner = learner_ctor(agent)
         several: dict[str, Any] = {"ranks": ranks} if ranks.count > 1 else {}  # constructors of one's own may not know ranks
         if several:
-            check_supported(learner, demonstrations)
-        num_demonstrated = None
+            check_supported(agent, demonstrations)
+        burn_in, on_last = agent.algorithm.burn_in, agent.algorithm.learns_on_last_frame
+        replay_buffer = replay_buffer_ctor(
+            spec, environment.num_envs, device=replay_where, burn_in=burn_in, learns_on_last_frame=on_last
+        )
+        replay: ReplayBuffer | SqilReplay = replay_buffer
+        shown: dict[str, Any] = {}  # constructors of one's own may not know demonstrations
         if demonstrations is not None:
             frames = demonstrated_frames(demonstrations, environment, agent, spec)
-            num_demonstrated = len(frames.time_step.step_type)
-            replay_buffer = demonstrations_ctor(replay_buffer, frames)
-            if learner.needs_demonstrations:
-                # Cloning and signals learn from transitions, none of which begins at the last frame of a segment.
-                learner.demonstrations = Demonstrations(frames, replay_where, agent.algorithm.burn_in, False)
-            elif demonstrations_ctor is kept_apart:
-                raise TaacError(
-                    "create_experiment.demonstrations_ctor = @kept_apart reserves the demonstrations for reward signals and "
-                    "behaviour cloning, but nothing uses them: bind create_agent.reward_signals = (@GAIL,) or "
-                    "Learner.cloning = @Cloning()"
-                )
-        elif demonstrations_ctor is not prefilled or learner.needs_demonstrations:
-            raise TaacError(
-                "this method learns from demonstrations: bind create_experiment.demonstrations to a file recorded with "
-                "taac play --record_demonstrations, or to a Minari dataset as 'minari:ID'"
-            )
-        if evaluation_envs < 1:
-            raise TaacError(f"create_experiment.evaluation_envs must be 1 or more, got {evaluation_envs}")
+            replay = demonstrations_ctor(replay_buffer, frames)
+            # Cloning and signals learn from transitions, none of which begins at the last frame of a segment.
+            shown = {"demonstrations": Demonstrations(frames, replay_where, burn_in, False)}
+        learner = learner_ctor(agent, **shown)
+        check_use_of_demonstrations(learner, demonstrations, demonstrations_ctor)
         video: dict[str, Any] = {"recorded": True, "render_mode": "rgb_array"} if evaluation_video else {}
         evaluation_environment = create_environment(num_envs=evaluation_envs, asynchronous=False, **video)
         opened.callback(evaluation_environment.close)
         evaluation_environment.name += " (evaluation)"  # for error messages
         evaluation_environment.load_state_dict(environment.state_dict())  # they may draw their spaces
-        if collectors and several:
-            raise TaacError("several ranks cannot train one run with create_experiment.collectors: give one or the other")
-        check_steps_of_training(agent.algorithm)
         intervals = Intervals()
         ratio = functools.partial(UpdateRatio, environment.num_envs * ranks.count, intervals.num_env_steps)
         update_ratio = ratio(initial_collect_steps=0) if offline else ratio()
@@ -296,10 +262,10 @@ def create_experiment(
         trainer = trainer_ctor(
             collector, learner, replay_buffer, intervals, update_ratio, Evaluator(agent, evaluation_environment, seed), Saving(),
             (Reporter if ranks.first else SilentReporter)(collector, learner),
-            load_from=(load_from,) if isinstance(load_from, str) else load_from, **several,
+            load_from=(load_from,) if isinstance(load_from, str) else load_from, replay=replay, **several,
         )  # fmt: skip
-        if num_demonstrated is not None:
-            check_demonstrations(num_demonstrated, trainer.segment_length)
+        if demonstrations is not None:
+            check_demonstrations(len(frames.time_step.step_type), trainer.segment_length)
         if offline:
             check_offline(trainer.segment_length, replay_buffer)
         opened.pop_all()  # all is well, so the trainer closes them from here on
@@ -310,7 +276,7 @@ def create_experiment(
 def create_collector(
     environment: VectorEnvironment,
     learner: Learner,
-    replay_buffer: ReplayBuffer | SqilReplay,
+    replay_buffer: ReplayBuffer,
     seed: int,
     initial_collect_steps: int,
     number: int = 0,
@@ -354,38 +320,6 @@ def create_collecting(spaces: dict[str, str], num_envs: int) -> tuple[VectorEnvi
     environment = create_environment(num_envs=num_envs)
     environment.load_state_dict(spaces)
     return environment, create_agent(environment, torch.device("cpu"), compile=False, role="collect")
-
-
-def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
-    """Returns the torch device of a name. Of several ranks on a machine, each has a GPU of its own.
-
-    Raises:
-        TaacError: there is no such device, CUDA is not available, or there are fewer GPUs than ranks.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if ranks.count > 1 and name.startswith("cuda"):
-        return _own_gpu(name, ranks)
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise TaacError(f"device must be 'auto', 'cpu' or 'cuda' (or 'cuda:1'...), got '{name}'")
-    device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise TaacError(
-            f"device '{name}' is not available: torch {torch.__version__} finds no CUDA; use 'cpu' or 'auto'"
-        )
-    return device
-
-
-def _own_gpu(name: str, ranks: Ranks) -> torch.device:
-    if name != "cuda":
-        raise TaacError(f"device must be 'auto', 'cpu' or 'cuda' with {ranks.count} ranks, one each; got '{name}'")
-    if ranks.local_number >= torch.cuda.device_count():
-        raise TaacError(
-            f"rank {ranks.number} has no GPU: this machine has {torch.cuda.device_count()}; start as many processes a machine "
-            "(--nproc_per_node), or bind create_experiment.device = 'cpu'"
-        )
-    torch.cuda.set_device(ranks.local_number)
-    return torch.device("cuda", ranks.local_number)
 
 
 def experience_spec(environment: VectorEnvironment, agent: Agent) -> Nest:

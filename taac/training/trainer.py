@@ -35,7 +35,7 @@ from taac.training.update_ratio import Intervals, UpdateRatio
 from taac.training.warm_start import load_parts
 
 
-@gin.configurable(denylist=["ranks", "load_from"])
+@gin.configurable(denylist=["ranks", "load_from", "replay"])
 class Trainer:
     """Collects, learns, evaluates, writes summaries and saves. Counts of steps are sums over all environments and ranks.
 
@@ -55,6 +55,7 @@ class Trainer:
             see `Hooks`.
         ranks: the processes that train this run together; see `DataParallel`.
         load_from: parts of other runs that a new run starts from; see `warm_start`.
+        replay: what batches are sampled from; None: the replay buffer.
 
     Attributes:
         batch_size, own_batch_size: segments of the current batches, and those of them that this rank samples.
@@ -71,7 +72,7 @@ class Trainer:
         self,
         collector: Collecting,
         learner: Learner,
-        replay_buffer: ReplayBuffer | SqilReplay,
+        replay_buffer: ReplayBuffer,
         intervals: Intervals,
         update_ratio: UpdateRatio,
         evaluator: Evaluator,
@@ -82,8 +83,10 @@ class Trainer:
         hooks: Mapping[str, Any] | None = None,
         ranks: Ranks = ALONE,
         load_from: Sequence[str] = (),
+        replay: ReplayBuffer | SqilReplay | None = None,
     ):
         self.collector, self.learner, self.agent, self.replay_buffer = collector, learner, learner.agent, replay_buffer
+        self.replay = replay = replay or replay_buffer
         self.intervals, self.update_ratio, self.evaluator = intervals, update_ratio, evaluator
         self.saving, self.reporter, self.ranks, self.load_from = saving, reporter, ranks, load_from
         self.environment, self.evaluation_environment = collector.environment, evaluator.environment
@@ -98,9 +101,9 @@ class Trainer:
                 "--overlap sends gradients while others are computed, but a compiled program computes all at once: leave it "
                 "out, or bind create_agent.compile = False"
             )
-        check_batches(batch_size, self.agent, replay_buffer, reporter.monitor, ranks)
+        check_batches(batch_size, self.agent, replay, reporter.monitor, ranks)
         own_steps = 0 if offline else self.num_env_steps // (self.environment.num_envs * ranks.count)
-        replay_buffer.ring.reserve(replay_buffer.ring.added + own_steps * 11 // 10)  # an episode has one frame more than steps
+        replay_buffer.reserve(replay_buffer.added + own_steps * 11 // 10)  # an episode has one frame more than steps
         self.agent.algorithm.set_update_ratio(update_ratio.constant)
         self.batch_sizes = tuple(round(size) for size in bounds(batch_size))  # smallest and largest
         self.set_batch_size(at_start(batch_size))
@@ -112,15 +115,15 @@ class Trainer:
         self.schedules = Schedules(self, update_ratio, learner, learner.cloning, explorer, self.agent, evaluator)
         self.schedules.check(self.num_env_steps, updates)
         in_force = Attribute(
-            lambda: self.batch_size, self.set_batch_size, parameter, (replay_buffer.min_batch_size, float("inf"))
+            lambda: self.batch_size, self.set_batch_size, parameter, (replay.min_batch_size, float("inf"))
         )
         self.attributes = Attributes(learner, explorer, self.schedules, {"batch_size": in_force})
         self.hooks = Hooks(hooks or {})
         self.loaded: list[dict[str, Any]] | None = None
         self.interrupted = False
         self._stop: Callable[[], bool] = lambda: False
-        frames = FrameChunks(replay_buffer.ring) if saving.save_replay else None
-        self.saver = saver_of(ranks, self._parts(replay_buffer if saving.save_replay else None), frames)
+        frames = FrameChunks(replay_buffer) if saving.save_replay else None
+        self.saver = saver_of(ranks, self._parts(replay if saving.save_replay else None), frames)
         self.parallel = DataParallel(ranks, learner, collector, update_ratio, evaluator)
 
     def _parts(self, saved_replay: ReplayBuffer | SqilReplay | None) -> dict[str, Part]:
@@ -229,7 +232,7 @@ class Trainer:
         self._follow_schedules()
         if new:
             self.learner.pretrain(self.batch_size, self.segment_length)
-            blank = self.replay_buffer.ring.blank(self.own_batch_size, self.segment_length)
+            blank = self.replay_buffer.blank(self.own_batch_size, self.segment_length)
             self.learner.compile_ahead(blank, *self.collector.acting())
         initial = self.evaluator.initial and new and self.evaluation is None
         self.learn()  # updates that an iteration has earned in which the environments failed
@@ -266,8 +269,8 @@ class Trainer:
             TaacError: a part does not exist or does not fit.
         """
         if self.loaded is None:
-            ring = self.replay_buffer.ring if self.ranks.count == 1 else None
-            self.loaded = load_parts(self.agent, self.load_from, self.learner, ring)
+            buffer = self.replay_buffer if self.ranks.count == 1 else None
+            self.loaded = load_parts(self.agent, self.load_from, self.learner, buffer)
         return self.loaded
 
     @timed("collecting")
@@ -293,7 +296,7 @@ class Trainer:
             self._follow_schedules()
             self.hooks("before_update", self)
             progress = self.env_steps / self.num_env_steps
-            self.learner.learn_from(self.replay_buffer, self.own_batch_size, self.segment_length, progress)
+            self.learner.learn_from(self.replay, self.own_batch_size, self.segment_length, progress)
             self.hooks("after_update", self)
         self._follow_schedules()  # evaluations and checkpoints then see the values of the current counts
 
@@ -303,7 +306,7 @@ class Trainer:
         values: dict[str, Any] = {"count/update_ratio": updates / max(1, earning), **self.schedules.summaries()}
         values |= self.collector.summaries()
         if self.reporter.monitor is not None and updates:
-            values |= self.reporter.monitor(self.agent, self.replay_buffer, self.own_batch_size, self.segment_length)
+            values |= self.reporter.monitor(self.agent, self.replay, self.own_batch_size, self.segment_length)
         self.parallel.check_identical()
         self.parallel.gather_episodes()
         self.reporter.training(values)

@@ -88,11 +88,9 @@ def test_demonstrations_that_do_not_fit_are_refused(num_envs, length, kinds):
 
 @pytest.mark.parametrize("batch_size, demonstrated", [(8, 4), (9, 5), (1, 1)])
 @pytest.mark.parametrize("length", [2, 4])
-@pytest.mark.parametrize("how", ["sample", "sample_batch"])
-def test_half_of_each_batch(batch_size, demonstrated, length, how):
+def test_half_of_each_batch(batch_size, demonstrated, length):
     replay = SqilReplay(filled(20), frames("FMMMLFMML"))
-    batch = getattr(replay, how)(batch_size, length)
-    batch = batch.time_step if how == "sample" else batch.experience.time_step
+    batch = replay.sample_batch(batch_size, length).experience.time_step
     assert batch.observation.shape == (length, batch_size, 1)
     assert (batch.observation[:, :demonstrated] < 1000).all() and (batch.observation[:, demonstrated:] >= 1000).all()
     assert (batch.observation.diff(dim=0) == 1).all()  # segments
@@ -104,14 +102,15 @@ def test_half_of_each_batch(batch_size, demonstrated, length, how):
 
 def test_the_task_s_rewards_stay_in_the_buffer():
     replay = SqilReplay(own := filled(20), frames("FMMMLFMML"))
-    replay.sample(8, 2)
+    replay.sample_batch(8, 2)
+    assert replay.sample(8, 2).time_step.reward.min() >= 10_000
     assert own.sample(8, 2).time_step.reward.min() >= 10_000
     assert replay.demonstrations.sample(8, 2).time_step.reward.max() > 1
 
 
 def test_every_demonstrated_segment_is_drawn():
     replay = SqilReplay(filled(20), frames("FMMMLFMML"))
-    starts = replay.sample(400, 2).time_step.observation[0, :200, 0]
+    starts = replay.sample_batch(400, 2).experience.time_step.observation[0, :200, 0]
     assert set(starts.tolist()) == set(range(8))
 
 
@@ -121,7 +120,8 @@ def test_demonstrated_segments_that_would_teach_nothing_are_drawn_anew_as_the_ag
     torch.manual_seed(0)
     own = filled(20)
     own.burn_in, own.learns_on_last_frame = burn_in, False
-    learnt_from = SqilReplay(own, frames("FMMMLFMML")).sample(400, 2 + burn_in).time_step.observation[burn_in, :200, 0]
+    batch = SqilReplay(own, frames("FMMMLFMML")).sample_batch(400, 2 + burn_in)
+    learnt_from = batch.experience.time_step.observation[burn_in, :200, 0]
     assert set(learnt_from.tolist()) == {*range(burn_in, 8)} - {4}
 
 
@@ -130,9 +130,10 @@ def test_state_is_saved_and_restored():
     other = SqilReplay(buffer(), frames("FMMMLFMML"))
     restore(other, held(replay))
     torch.manual_seed(3)
-    expected = replay.sample(8, 3)
+    expected = replay.sample_batch(8, 3).experience
     torch.manual_seed(3)
-    nest.map_structure(lambda x, y: torch.testing.assert_close(x, y, rtol=0, atol=0), other.sample(8, 3), expected)
+    found = other.sample_batch(8, 3).experience
+    nest.map_structure(lambda x, y: torch.testing.assert_close(x, y, rtol=0, atol=0), found, expected)
 
 
 def test_other_demonstrations_than_the_run_began_with_are_refused():
@@ -142,7 +143,7 @@ def test_other_demonstrations_than_the_run_began_with_are_refused():
     other = SqilReplay(buffer(), changed)
     with pytest.raises(TaacError, match="not those that the run began with"):
         other.load_state_dict(state)
-    assert other.size == 0
+    assert other.agents.size == 0
     computed = frames("FMMMLFMML")._replace(rollout_info={"switch": torch.ones(9, dtype=torch.bool)})
     SqilReplay(buffer(), computed).load_state_dict(state)  # what the algorithm computes may be rounded otherwise elsewhere
 

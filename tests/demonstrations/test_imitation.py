@@ -143,7 +143,7 @@ def test_an_update_of_sqil_on_sac_is_that_of_the_reference(monkeypatch):
     noise = torch.randn(STEPS, BATCH, NUM_ACTIONS, dtype=torch.float64)
     weights = weights_of(algorithm)
     expected = reference.sac_reference(weights, settings, rewarded(Experience(time_step, ())).time_step, noise)
-    batch = sqil_of(Experience(time_step, ())).sample(BATCH, STEPS)
+    batch = sqil_of(Experience(time_step, ())).sample_batch(BATCH, STEPS).experience
     record_draws(monkeypatch, noise)
     check_update(algorithm, algorithm.calc_loss(batch, algorithm.train_step(batch)).loss, weights, expected)
 
@@ -156,7 +156,7 @@ def test_an_update_of_sqil_on_taac_is_that_of_the_reference(kind, monkeypatch):
     uniform = torch.rand(STEPS, BATCH, dtype=torch.float64)
     weights = weights_of(algorithm)
     expected, _, _ = taac_reference.taac_reference(weights, settings, rewarded(experience), noise, uniform)
-    batch = sqil_of(experience).sample(BATCH, STEPS)
+    batch = sqil_of(experience).sample_batch(BATCH, STEPS).experience
     record_draws(monkeypatch, noise, uniform)
     check_update(algorithm, algorithm.calc_loss(batch, algorithm.train_step(batch)).loss, weights, expected)
 
@@ -280,7 +280,7 @@ def test_the_monitor_looks_and_touches_nothing(demonstrations):
             trainer.collect()
             trainer.learn()
             if trainer.reporter.monitor is not None and trainer.learner.num_updates:
-                seen = trainer.reporter.monitor(trainer.agent, trainer.replay_buffer, 8, 2)
+                seen = trainer.reporter.monitor(trainer.agent, trainer.replay, 8, 2)
                 assert all(x.dim() == 0 and bool(x.isfinite()) and not x.requires_grad for x in seen.values())
         trainer.close()
         return trainer
@@ -442,7 +442,7 @@ def test_sqil_after_any_method_that_can_learn_from_demonstrations(method, tmp_pa
     recorded(plain, tmp_path / "e.npz", 2, lambda i: plain.agent.random_step)
     trainer = build(binding(tmp_path / "e.npz"), method=method, files=["gin/sqil.gin"])
     learn_until(trainer, 3)
-    batch = trainer.replay_buffer.sample(8, 2).time_step
+    batch = trainer.replay.sample_batch(8, 2).experience.time_step
     assert batch.reward[1][batch.step_type[1] != StepType.FIRST].unique().tolist() == [0, 1]
     trainer.close()
 
@@ -452,14 +452,14 @@ def test_sqil_with_prioritised_replay_of_the_agent_s_frames(method, demonstratio
     """Demonstrations count 1, and the agent's frames on average; priorities are moved by the errors of that half alone."""
     more = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
     trainer = build(binding(demonstrations), more, method=method)
-    update, seen = trainer.replay_buffer.update_priorities, []
-    trainer.replay_buffer.update_priorities = lambda *given: seen.append(given) or update(*given)
+    update, seen = trainer.replay.update_priorities, []
+    trainer.replay.update_priorities = lambda *given: seen.append(given) or update(*given)
     trained(trainer, 60)
     (_, weights, indices), error = seen[-1]
     assert weights[:4].tolist() == [1] * 4 and len(weights) == 8
     assert any(len(batch.weights[4:].unique()) > 1 for batch, _ in seen)
     assert all(batch.weights[4:].mean().item() == pytest.approx(1.0) for batch, _ in seen)
-    tree, own = trainer.replay_buffer.agents, error[4:].double()
+    tree, own = trainer.replay_buffer, error[4:].double()
     priority = (own + tree.epsilon) ** tree.alpha
     for item, expected in zip(indices, priority):  # of a segment drawn twice the greater counts
         mass = tree._tree.masses[item]

@@ -12,8 +12,7 @@ from taac.algorithms import SacAlgorithm
 from taac.algorithms.agent import Agent
 from taac.data_structures import Experience, LossInfo, StepType, TimeStep
 from taac.errors import DivergedError, NotFiniteError, TaacError
-from taac.learning.growth import GrowthWatch
-from taac.learning.guard import CUDA_INTERVAL
+from taac.learning.guard import CUDA_INTERVAL, GrowthWatch
 from taac.learning.learner import Learner
 from taac.networks import RewardNormalizer
 from taac.runs import inspection

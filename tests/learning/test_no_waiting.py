@@ -76,8 +76,8 @@ class SendsNothing(TorchFunctionMode):
 
 def updates(trainer, count=1, interval=CUDA_INTERVAL):
     """Takes updates after the first, which the guard always looks at."""
-    ring, learner = trainer.replay_buffer.ring, trainer.learner
-    ring.added = ring._unopened = 100
+    buffer, learner = trainer.replay_buffer, trainer.learner
+    buffer.added = buffer._unopened = 100
     learner.guard.interval, learner.num_updates = interval, 1
     with Stays(), SendsNothing():
         for number in range(count):
@@ -131,11 +131,11 @@ def test_demonstrations(monkeypatch):
     observation, action = bounded((3,), -1, 1), bounded((2,), -1, 1)
     algorithm = SacAlgorithm(observation, action, reward_dim=3, reward_weights=(1.0, 1.0, 1.0))
     agent = Agent(algorithm, reward_signals=[GAIL(observation, action), RND(observation, action)]).to_device(META)
-    learner = Learner(agent, cloning=side_losses.Cloning(weight=LinearSchedule(1.0, 0.5, updates=10)), products="plain")
+    cloning = side_losses.Cloning(weight=LinearSchedule(1.0, 0.5, updates=10))
     shown = nest.map_structure(lambda x: x[0].to(META), make_batch())
     with monkeypatch.context() as patched:  # of their digest, which is taken once
         patched.setattr(torch.Tensor, "cpu", lambda x: torch.zeros(x.shape))
-        learner.demonstrations = Demonstrations(shown, META)
+        learner = Learner(agent, cloning=cloning, products="plain", demonstrations=Demonstrations(shown, META))
     learner.guard.interval, learner.num_updates = CUDA_INTERVAL, 1
     trainer = built("sac")
     trainer.close()

@@ -13,7 +13,7 @@ from taac import nest
 from taac.algorithms import OneStepTDLoss, SacAlgorithm, SacValueAlgorithm, TaacAlgorithm, TAACTDLoss
 from taac.data_structures import Experience
 from taac.errors import TaacError
-from taac.learning.growth import GrowthWatch
+from taac.learning.guard import GrowthWatch
 from taac.networks import CriticEnsemble
 from taac.runs import checkpoint
 from tests.algorithms.reference import ACTION_SPEC, IS_FIRST, VECTOR_SPEC, networks, replayed

@@ -265,7 +265,7 @@ def test_a_monitor_leaves_the_statistics_of_rewards_alone(demonstrations):
     trainer = build(binding(demonstrations), SIGNALS, "create_agent.normalize_rewards = True", method="sqil_sac")
     trained(trainer, 2)
     before = clones(trainer.agent)
-    trainer.reporter.monitor(trainer.agent, trainer.replay_buffer, 8, 2)
+    trainer.reporter.monitor(trainer.agent, trainer.replay, 8, 2)
     assert all(torch.equal(before[name], value) for name, value in trainer.agent.state_dict().items())
 
 
@@ -317,7 +317,7 @@ def test_beside_sqil_a_batch_of_its_own_is_the_agents_alone(demonstrations):
     trainer = build(binding(demonstrations), SIGNALS, "RND.batch_size = 8", method="sac", files=["gin/sqil.gin"])
     icm, rnd = (looked_at(signal) for signal in trainer.agent.signals)
     trained(trainer, 2)
-    of_agents = trainer.replay_buffer.agents._storage.time_step.observation
+    of_agents = trainer.replay_buffer._storage.time_step.observation
     assert torch.isin(rnd[0][0].observation, of_agents).all()
     assert not torch.isin(icm[0][0].observation, of_agents).all()
 

@@ -216,7 +216,7 @@ def test_a_run_tells_its_buffer_which_frames_only_warm_up_memories():
     params = ["create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer", "RecurrentSacAlgorithm.burn_in = 3"]
     trainer = build(*params, method="sac_recurrent")
     trainer.close()
-    assert trainer.replay_buffer.ring.burn_in == 3 and ReplayBuffer.burn_in == 0
+    assert trainer.replay_buffer.burn_in == 3
 
 
 def test_with_nothing_to_learn_from_nothing_can_be_drawn():
