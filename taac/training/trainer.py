@@ -31,7 +31,7 @@ from taac.training.data_parallel_files import saver_of
 from taac.training.hooks import Hooks
 from taac.training.reporting import Progress, Reporter, timed
 from taac.training.saving import Part, Saving, save_evidence
-from taac.training.update_ratio import Intervals, UpdateRatio
+from taac.training.update_ratio import Due, Intervals, UpdateRatio
 from taac.training.warm_start import load_parts
 
 
@@ -187,44 +187,40 @@ class Trainer:
             hyper_parameters: shown in TensorBoard's hparams view.
             stop: returns whether to stop; asked after each iteration.
         """
-        self._stop, self._iteration_began, process = stop, self.env_steps, os.getpid()
-        if self.ranks.first:  # the others keep what the first does
-            folder.checkpoints.keep = self.saving.keep_checkpoints
-        self.parallel.begin(stop)
-        self.hooks.stopped = self.ranks.from_first(self.stopped)  # which `--extend` forgets in the first rank
-        stop = self.parallel.stopping
-        self.hooks.state_dict()  # fails early if a hook's state cannot be saved
-        folder.trim_best(self.env_steps)
+        self._prepare(folder, stop)
         with self.reporter.reporting_to(folder, progress), self._saved_on_failure(folder):
-            self._start(folder, hyper_parameters)
-            while not (self.evaluator.unfinished or self._ended()):
+            told_to_stop = self._start(folder, hyper_parameters)
+            while not (told_to_stop or self._ended()):
                 self._iteration_began = self.env_steps
                 self.collect()
                 self.learn()
-                self._call_hooks("after_iteration")
-                end_fork(process)  # of whatever was called since: below, files are written
+                due = self._due()
                 self.reporter.progress(self.evaluation)
-                due = self.intervals.due(self._iteration_began, self.env_steps)
                 if due.summary:
                     self.summarize()
-                if due.evaluation or (self.stopped is not None and not self._stopped_here()):
+                if due.evaluation:
                     self.evaluate(folder)
-                if self.env_steps + self._iteration > self.update_ratio.initial_collect_steps:
-                    self.learner.wait_for_programs(stop)  # here, because only between iterations can a run stop
-                # Asked once: a signal after this is for the next iteration, which then saves.
-                told_to_stop = stop() or self.evaluator.unfinished
+                told_to_stop = self._told_to_stop()
                 if due.checkpoint or told_to_stop or self.stopped:
                     self.save(folder)
                 else:
                     self.saver.write_full_chunks(folder)
-                if told_to_stop:
-                    break
             self.interrupted = not self._ended()
             if not self.interrupted:
                 self.reporter.finished()
 
-    def _start(self, folder: RunFolder, hyper_parameters: Mapping[str, Any] | None) -> None:
-        """Begins a new run, or does what an iteration owes that broke off."""
+    def _prepare(self, folder: RunFolder, stop: Callable[[], bool]) -> None:
+        """Makes ranks, hooks and folder ready for the loop."""
+        self._stop, self._iteration_began, self._process = stop, self.env_steps, os.getpid()
+        if self.ranks.first:  # the others keep what the first does
+            folder.checkpoints.keep = self.saving.keep_checkpoints
+        self.parallel.begin(stop)
+        self.hooks.stopped = self.ranks.from_first(self.stopped)  # which `--extend` forgets in the first rank
+        self.hooks.state_dict()  # fails early if a hook's state cannot be saved
+        folder.trim_best(self.env_steps)
+
+    def _start(self, folder: RunFolder, hyper_parameters: Mapping[str, Any] | None) -> bool:
+        """Begins a new run, or does what an iteration owes that broke off. Returns whether its evaluation was told to stop."""
         new = self.env_steps == 0
         if new:
             self.begin()
@@ -240,6 +236,23 @@ class Trainer:
             self.evaluate(folder)
             if self._ended():
                 self.save(folder)
+        return self.evaluator.unfinished
+
+    def _due(self) -> Due:
+        """Calls the hooks after an iteration, and returns what is then due. A hook that ends the run asks for an evaluation."""
+        self._call_hooks("after_iteration")
+        end_fork(self._process)  # of whatever was called since: below, files are written
+        due = self.intervals.due(self._iteration_began, self.env_steps)
+        return due._replace(evaluation=due.evaluation or (self.stopped is not None and not self._stopped_here()))
+
+    def _told_to_stop(self) -> bool:
+        """Returns whether to stop before the end of the run. Asked once an iteration: a later signal is for the next one.
+
+        Before the first updates it waits for their compiled programs, because a run can stop only between iterations.
+        """
+        if self.env_steps + self._iteration > self.update_ratio.initial_collect_steps:
+            self.learner.wait_for_programs(self.parallel.stopping)
+        return self.parallel.stopping() or self.evaluator.unfinished
 
     def stop_early(self, why: str) -> None:
         """Ends the run after this iteration, with an evaluation and a checkpoint. For hooks.
