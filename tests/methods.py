@@ -7,6 +7,8 @@ import pathlib
 FILES = sorted(path.stem for path in pathlib.Path(__file__).resolve().parents[1].glob("gin/methods/*.gin"))
 # SQIL's are SAC and TAAC on other batches, and need demonstrations: `demonstrations/test_imitation.py` has them.
 METHODS = [name for name in FILES if not name.startswith("sqil_")]
+# One of each family: what is wired alike for all of them is tested with these.
+REPRESENTATIVES = ["sac", "taac_q", "sac_discrete", "sac_recurrent", "temporl"]
 DISCRETE_METHODS = {"sac_discrete", "sac_branches", "sac_discrete_recurrent"}  # the others are of continuous actions
 
 

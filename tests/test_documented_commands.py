@@ -255,32 +255,3 @@ def test_the_commands_of_a_page_run(page, tmp_path, trained, campaign):
         reader.call(command)
     if reader.left_out:
         pytest.skip("; ".join(reader.left_out))  # all others were run
-
-
-@pytest.mark.parametrize(
-    "command, says",
-    [
-        ("taac trian --root_dir D", "trian"), ("taac play --root_dir D --bset", "bset"),
-        ("taac train --task Pendulum-v1 --method tac", "tac"), ("make demonstration", "demonstration"),
-        ("python -m experiments.error_rates --gone", "--gone"), ("pip install -e '.[gone]'", "gone"),
-        ("unheard of", "no test runs"),
-    ],
-)  # fmt: skip
-def test_a_command_that_is_wrong_is_told(command, says):
-    with pytest.raises((AssertionError, flags.Error), match=says):
-        understand(command)
-
-
-def test_what_is_not_run_is_written_somewhere():
-    written = [command for page in PAGES for command in commands(text_of(page))]
-    assert [start for start in NOT_RUN if not any(command.startswith(start) for command in written)] == []
-
-
-def test_commands_are_found():
-    text = (
-        "```\ntaac list   # all\n. .venv/bin/activate\ngamma = 1\n```\n```python\ntaac = 1\n```\n"
-        "```sh\n$ A=1 taac train \\\n    --seed 1 > log\nsource <(taac list)\ntaac/ops/  returns\n```\n"
-    )
-    assert commands(text) == [
-        "taac list", ". .venv/bin/activate", "taac train --seed 1", "taac list",
-    ]  # fmt: skip

@@ -45,12 +45,6 @@ def trained():
         trainer.close()
 
 
-def test_every_example_has_a_test():
-    assert {path.stem for path in EXAMPLES.glob("own_*.gin")} == {
-        "own_trajectory", "own_exploration", "own_critics", "own_method", "own_learner",
-    }  # fmt: skip
-
-
 def test_the_trajectory_fades_while_it_goes_on(trained):
     """By hand: 0.9 * (1, -0.5) = (0.9, -0.45)."""
     after = FadingTrajectory(0.9).advance(Fading(torch.tensor([1.0, -0.5])))

@@ -36,8 +36,7 @@ def countdown(method, length, truncate, one_state, *more):
     return gamma, observation, q
 
 
-NO_ENTROPY = "SacAlgorithm.entropy_in_target = False"
-METHODS = [("sac", NO_ENTROPY), ("taac", "segment_length = 4"), ("taac_1td", "beta_min_prob = 0.05")]
+METHODS = [("sac", "SacAlgorithm.entropy_in_target = False"), ("taac", "segment_length = 4")]
 
 
 @pytest.mark.parametrize("method, more", METHODS)
@@ -58,11 +57,6 @@ def test_under_termination_the_value_is_the_finite_sum(method, more):
         assert q[left == steps].mean() == pytest.approx(expected, rel=0.04), f"{steps} steps left"
 
 
-def test_ignore_done_goes_on_beyond_a_termination():
-    gamma, _, q = countdown("sac", 5, False, True, NO_ENTROPY, "OneStepTDLoss.ignore_done = True")
-    assert q.mean() == pytest.approx(1 / (1 - gamma), rel=0.04)
-
-
 def point_mass(method, env_name, *more):
     trainer = train(
         method, f"create_environment.env_name = 'tests.toy_tasks:taac-test/{env_name}'",
@@ -72,43 +66,22 @@ def point_mass(method, env_name, *more):
     return trainer, evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=7)
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        "sac",
-        "sac_ntd",
-        "sac_nrep",
-        "sac_ez",
-        "sac_hybrid",
-        "sac_value",
-        "taac",
-        "taac_1td",
-        "taac_ntd",
-        "taac_l",
-        "taac_q",
-        "sac_krep",
-        "temporl",
-        "sdar",
-    ],
-)
+@pytest.mark.parametrize("method", ["sac", "sac_krep", "sdar", "taac_q", "temporl"])
 def test_learns_to_drive_a_point_to_the_origin(method):
     """Standing still returns about -25, a random walk less; the best is about -4: straight to 0, and stay."""
     _, episodes = point_mass(method, "PointMass-v0", "gamma = 0.95")
     result = summarize(episodes)
     assert result.return_mean > -6.5, result
-    if method in ("sac", "sac_ntd", "sac_ez", "sac_value"):
+    if method == "sac":
         assert result.fraction_repeated == 0
     elif method != "sac_krep":  # one step at a time is best near 0
         assert result.fraction_repeated > 0.05, result
 
 
-@pytest.mark.parametrize("method", ["SacAlgorithm", "TaacAlgorithm"])
-def test_learns_from_two_rewards_of_which_one_counts(method):
+def test_learns_from_two_rewards_of_which_one_counts():
     """A vector reward, its weights and a vector of discounts, from the environment to the critics."""
-    name, loss = ("sac", "OneStepTDLoss") if method == "SacAlgorithm" else ("taac", "TAACTDLoss")
-    trainer, episodes = point_mass(
-        name, "TwoRewards-v0", f"{method}.reward_weights = (1.0, 0.1)", f"{loss}.gamma = (0.95, 0.5)"
-    )
+    bound = ["TaacAlgorithm.reward_weights = (1.0, 0.1)", "TAACTDLoss.gamma = (0.95, 0.5)"]
+    trainer, episodes = point_mass("taac", "TwoRewards-v0", *bound)
     assert np.mean([e.ret[0] for e in episodes]) > -6.5
     assert all(e.ret[1] == 30 for e in episodes)
     # The part that changes nothing, as it is the same everywhere, has a value of its own: 1 a step for ever at gamma 0.5.
@@ -120,19 +93,14 @@ def test_learns_from_two_rewards_of_which_one_counts(method):
     assert q[..., 1].mean() == pytest.approx(1 / (1 - 0.5), rel=0.05)
 
 
-@pytest.mark.parametrize("method, updates, low, high", [("sac_recurrent", 900, 1.8, 2.0), ("sac", 300, -1.0, 0.3)])
-def test_what_was_shown_once_is_recalled_with_a_memory_alone(method, updates, low, high):
-    """Cue, two steps that do not count, two that do: 2 is the best return, and 0 without a memory.
-
-    If the observations still told it, SAC would have learnt it from a third of the updates.
-    """
+def test_what_was_shown_once_is_recalled_with_a_memory():
+    """Cue, two steps that do not count, two that do: 2 is the best return, and 0 without a memory."""
     memory = ["GRUMemory.output_size = 16", "Trainer.segment_length = 6", "RecurrentSacAlgorithm.burn_in = 1"]
     trainer = train(
-        method, "create_environment.env_name = 'taac.environments.recall:taac/Recall-v0'",
+        "sac_recurrent", "create_environment.env_name = 'taac.environments.recall:taac/Recall-v0'",
         "create_environment.env_kwargs = {'length': 5, 'recalled': 2}", "gamma = 0.9", "target_tau = 0.02",
         "learning_rate = 3e-3", "hidden_layers = (32,)", "batch_size = 16", "initial_collect_steps = 300",
-        "replay_length = 2000", "Temperature.initial_value = 0.1", *(memory if method == "sac_recurrent" else []),
-        updates=updates,
+        "replay_length = 2000", "Temperature.initial_value = 0.1", *memory, updates=600,
     )  # fmt: skip
     episodes = evaluate(trainer.agent, trainer.evaluation_environment, 30, seed=5)
-    assert low < summarize(episodes).return_mean <= high
+    assert 1.8 < summarize(episodes).return_mean <= 2.0

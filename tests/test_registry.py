@@ -64,6 +64,7 @@ def gin_file(folder, first=""):
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_trajectory_is_one_source_file_and_one_gin_file(tmp_path):
     """The folder stands for `taac/algorithms/`, where the file would be put."""
     (tmp_path / "fading.py").write_text(TRAJECTORY)
@@ -96,25 +97,26 @@ def test_every_module_that_announces_something_is_imported():
     assert modules - set(imported.split()) == set()
 
 
+def test_a_foreign_environment_is_refused_even_if_nobody_registered(tmp_path):
+    (tmp_path / "config.gin").write_text("create_environment.env_name = 'evil:Env-v0'")
+    load = "from taac import configuration; import taac.environments.create\nconfiguration.load(['config.gin'])\n"
+    untrusted = "configuration.load_untrusted(configuration.ReadFile('config.gin', open('config.gin').read()))"
+    assert "imports the module" in run(load + untrusted, cwd=tmp_path)
+
+
 def test_reading_before_registering_says_what_to_do():
     message = run("from taac import configuration; configuration.load([], ['Learner.learning_rate = 1e-3'])")
     assert "'Learner' is not known: call taac.registry.register() before `load`" in message
 
 
-def test_a_foreign_environment_is_refused_even_if_nobody_registered(tmp_path):
-    (tmp_path / "config.gin").write_text("create_environment.env_name = 'evil:Env-v0'")
-    load = "from taac import configuration; import taac.environments.create\nconfiguration."
-    untrusted = "load_untrusted(configuration.ReadFile('config.gin', open('config.gin').read()))"
-    assert "imports the module" in run(load + untrusted, cwd=tmp_path)
-    assert run(load + "load(['config.gin'])", cwd=tmp_path) == ""
-
-
-@pytest.mark.parametrize("words", [["--help"], ["report", "--help"], ["train", "--help"], ["compare", "--help"]])
-def test_help_loads_neither_torch_nor_gin(words):
+def test_help_loads_neither_torch_nor_gin():
     code = (
-        "from taac.commands.main import main\n"
-        "try:\n    main(['taac', *sys.argv[1:]])\n"
-        "except SystemExit as end:\n    assert not end.code\n"
+        "from absl import flags\nfrom taac.commands.main import main\n"
+        "for words in (['--help'], ['report', '--help'], ['train', '--help'], ['compare', '--help']):\n"
+        "    before = set(flags.FLAGS)\n"
+        "    try:\n        main(['taac', *words])\n"
+        "    except SystemExit as end:\n        assert not end.code\n"
+        "    [delattr(flags.FLAGS, name) for name in set(flags.FLAGS) - before]\n"
         "assert not {'torch', 'gin', 'gymnasium'} & set(sys.modules)"
     )
-    assert run(code, *words) == ""
+    assert run(code) == ""

@@ -107,17 +107,11 @@ def test_steps_are_shown_in_order():
     assert [int(step.state) for _, step in seen] == [1, 2, 3, 1, 2, 3]
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 0.25, 1.0])
-def test_epsilon_reaches_the_policy(epsilon):
+@pytest.mark.parametrize("given, used", [([], 0.0), ([0.25], 0.25), ([1.0], 1.0)])
+def test_epsilon_reaches_the_policy_and_is_0_unless_told(given, used):
     tested = agent()
-    evaluate(tested, counters(("2t",)), 2, 0, epsilon)
-    assert set(tested.algorithm.epsilons) == {epsilon}
-
-
-def test_evaluation_is_greedy_unless_told_otherwise():
-    tested = agent()
-    evaluate(tested, counters(("2t",)), 1, 0)
-    assert set(tested.algorithm.epsilons) == {0.0}
+    evaluate(tested, counters(("2t",)), 2, 0, *given)
+    assert set(tested.algorithm.epsilons) == {used}
 
 
 def noise(seed: int, epsilon: float = 0.5) -> list[tuple]:

@@ -13,7 +13,6 @@ from taac.algorithms.agent import Agent
 from taac.algorithms.algorithm import Algorithm, reset_where_first
 from taac.data_structures import AlgStep, Nest, StepType, TimeStep
 from taac.environments.create import create_environment
-from taac.environments.vector_environment import VectorEnvironment
 from tests.environments.toys import env_id
 
 FIRST, MID, LAST = (int(t) for t in StepType)
@@ -60,18 +59,6 @@ def test_state_is_reset_at_first_and_nowhere_else():
     assert counts[:, 0].tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1]
     assert counts[:, 1].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]
     assert counts[:, 2].tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]
-
-
-def test_every_part_of_a_nested_state_is_reset():
-    rollout, algorithm = make(("1t",), ("3u",))
-    for _ in range(9):
-        rollout.step(rollout.agent.rollout_step)
-    for frame, state in algorithm.calls:
-        episode, place = frame.observation[:, 0], frame.observation[:, 1]
-        # -1 less the sums of (episode, step) over the earlier frames of this episode
-        expected = torch.stack([-1 - episode * place, -1 - place * (place - 1) / 2], 1)
-        assert torch.equal(state["parts"][0], expected)
-        assert state["parts"][1] == ()
 
 
 def test_a_step_gives_the_frame_that_was_acted_at_and_what_was_done_there():
@@ -177,22 +164,6 @@ def test_truncating_makes_frames_last_and_keeps_their_discount(steps, discounts)
     for name in ("reward", "discount", "observation", "prev_action"):
         assert torch.equal(getattr(last, name), getattr(frame, name))
     assert rollout.time_step is frame and torch.equal(frame.step_type, step_type), "the frame at hand stays as it was"
-
-
-def test_outputs_without_state_need_none():
-    class Stateless(CountingAlgorithm):
-        def initial_state(self, batch_size: int) -> Nest:
-            return ()
-
-        def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-            assert state == ()
-            return AlgStep(torch.zeros(1, 2), (), (), torch.ones(1, dtype=torch.bool))
-
-    environment: VectorEnvironment = create_environment(env_id("Counter"), env_kwargs={"scripts": (("1t",),)})
-    rollout = Rollout(environment, Agent(Stateless()))
-    rollout.reset(0)
-    types = [int(rollout.step(rollout.agent.rollout_step).time_step.step_type) for _ in range(4)]
-    assert types == [FIRST, LAST, FIRST, LAST]
 
 
 def test_resetting_rows_where_first():

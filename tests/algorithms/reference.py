@@ -11,14 +11,13 @@ import math
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import torch
 import torch.nn as nn
 
 from taac.algorithms import OneStepTDLoss, SacAlgorithm, Temperature
 from taac.data_structures import StepType, TimeStep
 from taac.networks import ActorNetwork, CriticEnsemble, ImageEncoder, ObservationEncoder
-from taac.specs import TensorSpec, bounded
+from taac.specs import bounded
 
 F, M, L = StepType.FIRST, StepType.MID, StepType.LAST
 NAN = float("nan")
@@ -390,16 +389,3 @@ def check_groups(algorithm, actor_names, critic_names=("encoder.", "critics.")):
     assert found["critic"] == [n for n in trainable if n.startswith(critic_names)]
     assert found["temperature"] == [n for n in trainable if "temperature." in n]
     return found
-
-
-BAD_ACTION_SPECS = [
-    pytest.param(TensorSpec((), torch.int64, np.asarray(0), np.asarray(3)), "discrete", id="discrete"),
-    pytest.param(bounded((2,), 0, 4, torch.int64), "discrete", id="multi-discrete"),
-    pytest.param({"arm": ACTION_SPEC, "leg": ACTION_SPEC}, "nested", id="nested"),
-    pytest.param((ACTION_SPEC,), "nested", id="tuple"),
-    pytest.param(bounded((2,), -2.0, 2.0), r"\[-1, 1\]", id="unscaled"),
-    pytest.param(TensorSpec((2,), torch.float32, np.array([-1, -1]), np.array([1, 1.5])), r"\[-1, 1\]", id="one-off"),
-    pytest.param(TensorSpec((2,)), r"\[-1, 1\]", id="unbounded"),
-    pytest.param(bounded((2, 2), -1.0, 1.0), "rank 1", id="matrix"),
-    pytest.param(bounded((0,), -1.0, 1.0), "at least one dimension", id="empty"),
-]

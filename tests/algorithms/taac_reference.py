@@ -14,28 +14,8 @@ from taac.algorithms.taac import TaacInfo, TaacState
 from taac.algorithms.trajectories import ConstantTrajectory, LinearTrajectory, QuadraticTrajectory, Tau
 from taac.data_structures import Experience
 from taac.networks import ActorNetwork, CriticEnsemble
-from tests.algorithms.reference import (
-    ACTION_SPEC,
-    BATCH,
-    IS_FIRST,
-    NAN,
-    NUM_ACTIONS,
-    STEPS,
-    VECTOR_SPEC,
-    act,
-    at_executed,
-    critics,
-    encode,
-    gammas,
-    networks,
-    numeric_gradient,
-    replayed,
-    scrambled,
-    temperature,
-    total,
-    with_critics,
-    worst,
-)
+from tests.algorithms import reference
+from tests.algorithms.reference import ACTION_SPEC, BATCH, IS_FIRST, NAN, NUM_ACTIONS, STEPS, VECTOR_SPEC
 
 TRAJECTORIES = {
     "constant": ConstantTrajectory(),
@@ -94,14 +74,14 @@ TAAC = {
 
 def taac(config):
     c = SimpleNamespace(**config)
-    return scrambled(
+    return reference.scrambled(
         TaacAlgorithm(
             c.spec, ACTION_SPEC, reward_dim=len(c.reward_weights) if c.reward_weights else None,
             reward_weights=c.reward_weights, trajectory=TRAJECTORIES[c.kind],
             td_loss=TD_LOSSES[c.td](c.gamma, c.ignore_done),
             action_min_prob=c.action_min_prob, beta_min_prob=c.beta_min_prob,
             temperature_ctor=functools.partial(Temperature, initial_value=0.3, tuning=c.tuning),
-            b1_advantage_clipping=c.clipping, dqda_clipping=c.dqda_clipping, **networks(c.num_critics),
+            b1_advantage_clipping=c.clipping, dqda_clipping=c.dqda_clipping, **reference.networks(c.num_critics),
         )
     )  # fmt: skip
 
@@ -109,7 +89,7 @@ def taac(config):
 def experience_of(config):
     """Random frames, with trajectories before each frame (at rest at FIRST) and executed switches."""
     reward_weights = config["reward_weights"]
-    time_step = replayed(config["spec"], len(reward_weights) if reward_weights else None)
+    time_step = reference.replayed(config["spec"], len(reward_weights) if reward_weights else None)
     time_step = time_step._replace(prev_action=torch.full_like(time_step.prev_action, NAN))  # TAAC has no use for it
     parts = []
     for _ in range(NUM_PARTS[config["kind"]]):
@@ -124,39 +104,39 @@ def taac_reference(w, config, experience, noise, uniform):
     c = SimpleNamespace(**config)
     time_step, (tau_prev, b_executed, _) = experience
     replayed_parts = [p for p in tau_prev if not isinstance(p, tuple)]
-    alpha_a, scale_a = temperature(w, "action_temperature.value", c.tuning)
-    alpha_b, scale_b = temperature(w, "beta_temperature.value", c.tuning)
+    alpha_a, scale_a = reference.temperature(w, "action_temperature.value", c.tuning)
+    alpha_b, scale_b = reference.temperature(w, "beta_temperature.value", c.tuning)
     p = c.beta_min_prob
     target_a = NUM_ACTIONS * math.log(2 * c.action_min_prob)
     target_b = -p * math.log(p) - (1 - p) * math.log(1 - p)
-    gamma = gammas(c)
+    gamma = reference.gammas(c)
     low, high = c.clipping or (None, None)
     loss, value, switch, betas = ([[None] * BATCH for _ in range(STEPS)] for _ in range(4))
     for t in range(STEPS):
         for b in range(BATCH):
-            obs = encode(w, "encoder", time_step.observation, t, b).detach()
-            target_obs = encode(w, "target_encoder", time_step.observation, t, b).detach()
+            obs = reference.encode(w, "encoder", time_step.observation, t, b).detach()
+            target_obs = reference.encode(w, "target_encoder", time_step.observation, t, b).detach()
             prev = [part[t, b] for part in replayed_parts]
             embedded = [
                 w[f"tau_embedding.parts.{i}.weight"] @ part + w[f"tau_embedding.parts.{i}.bias"]
                 for i, part in enumerate(prev)
             ]
-            a_hat, log_pi = act(w, torch.cat([obs, *embedded]), noise[t, b])
+            a_hat, log_pi = reference.act(w, torch.cat([obs, *embedded]), noise[t, b])
 
             def q_of(tau, name="critics", obs=obs):
-                return worst(critics(w, name, obs, *tau), c.reward_weights)
+                return reference.worst(reference.critics(w, name, obs, *tau), c.reward_weights)
 
             def q_1_of(action, prev=prev, q_of=q_of):
-                return total(q_of(start(c.kind, action, prev)), c.reward_weights)
+                return reference.total(q_of(start(c.kind, action, prev)), c.reward_weights)
 
-            q_0, q_1 = total(q_of(advance(c.kind, prev)), c.reward_weights).item(), q_1_of(a_hat).item()
+            q_0, q_1 = reference.total(q_of(advance(c.kind, prev)), c.reward_weights).item(), q_1_of(a_hat).item()
             advantage = q_1 - q_0
             advantage = advantage if low is None else max(advantage, low)
             advantage = advantage if high is None else min(advantage, high)
             beta_1 = 1 / (1 + math.exp(-advantage / alpha_b))
             beta_0 = 1 - beta_1
 
-            dq_da = numeric_gradient(q_1_of, a_hat, c.dqda_clipping)
+            dq_da = reference.numeric_gradient(q_1_of, a_hat, c.dqda_clipping)
             frame_loss = 0.5 * ((a_hat - (a_hat + beta_1 * dq_da).detach()) ** 2).sum() + alpha_a * log_pi
             if scale_a is not None:
                 frame_loss = frame_loss + scale_a * (-log_pi.item() - target_a)
@@ -171,7 +151,8 @@ def taac_reference(w, config, experience, noise, uniform):
 
     never, always = [[False] * BATCH] * STEPS, [[True] * BATCH] * STEPS
     stop = {"compare-through": switch, "one-step": always, "n-step": never}[c.td]
-    loss = with_critics(loss, time_step, value, gamma, at_executed(w, time_step, *replayed_parts), c.ignore_done, stop)
+    predicted = reference.at_executed(w, time_step, *replayed_parts)
+    loss = reference.with_critics(loss, time_step, value, gamma, predicted, c.ignore_done, stop)
     return loss, torch.tensor(betas, dtype=torch.float64), torch.tensor(switch)
 
 

@@ -65,13 +65,6 @@ def test_split_and_join_are_inverse(spec, batch):
         assert torch.equal(leaf, joined)
 
 
-def test_each_element_of_a_mixed_action_has_a_place_of_its_own():
-    mixed = MixedActionSpec(NESTED, "Mixed")
-    action = mixed.join(torch.tensor(2), torch.arange(5.0))
-    assert action["legs"][0].tolist() == [0, 1] and action["legs"][1]["tail"].item() == 2
-    assert action["arm"].tolist() == [[3], [4]] and action["legs"][1]["gear"].item() == 2
-
-
 @pytest.mark.parametrize(
     "spec, words",
     [

@@ -81,13 +81,6 @@ def test_targets_draw_actions_of_their_own():
     torch.testing.assert_close(info.value[1:], expected)
 
 
-def test_the_last_frame_has_no_loss():
-    algorithm, experience = make(False), replayed()
-    loss, extra, *_ = algorithm.calc_loss(experience, algorithm.train_step(experience))
-    assert loss.shape == (T, B) and not loss[-1].any() and (loss[:-1] != 0).all()
-    assert all(torch.isfinite(value) for value in extra.values())
-
-
 def test_retrace_corrects_the_same_actions_either_way():
     steps = {}
     for last in (True, False):

@@ -179,27 +179,6 @@ def test_one_agent_is_the_plain_algorithm_to_the_bit(method):
     assert all(torch.equal(x, y) for x, y in zip(acted, also_acted, strict=True))
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_agents_in_another_order_do_and_learn_the_same_in_that_order(method):
-    agent, action_spec = build(method)
-    order = torch.tensor([2, 0, 1])
-    time_step = frames(action_spec)
-    swapped = time_step._replace(
-        observation=time_step.observation[:, :, order], prev_action=time_step.prev_action[:, :, order],
-        reward=time_step.reward[..., order],
-    )  # fmt: skip
-    state = nest.map_structure(lambda x: torch.randn_like(x) if x.is_floating_point() else x, agent.initial_state(B))
-    ours = agent.predict_step(nest.index(time_step, 0), state)
-    theirs = agent.predict_step(nest.index(swapped, 0), nest.map_structure(lambda x: x[:, order], state))
-    nest.map_structure(lambda x, y: torch.testing.assert_close(x[:, order], y), ours, theirs)
-    assert ours.output.shape == (B, *action_spec.shape) and ours.decided.shape == (B, N)
-    if method in ("discrete", "branches"):  # expectations are exact: nothing is drawn
-        one, other = (update(agent, Experience(x, ())) for x in (time_step, swapped))
-        torch.testing.assert_close(one[0].loss.unflatten(1, (B, N))[:, :, order], other[0].loss.unflatten(1, (B, N)))
-        for name in one[1]:
-            torch.testing.assert_close(one[1][name], other[1][name])
-
-
 def test_each_agent_has_its_own_mask_of_valid_choices():
     spec = {"x": X, ACTION_MASK: bounded((N, 4), 0, 1, torch.bool)}
     agents = AgentBatch(spec, CHOICES, None)
@@ -213,17 +192,6 @@ def test_each_agent_has_its_own_mask_of_valid_choices():
             assert mask[t].gather(-1, output.unsqueeze(-1)).all()
 
 
-def test_nested_actions_are_folded_leaf_by_leaf():
-    agents = AgentBatch(X, (CHOICES, {"arm": BOX}), None)
-    assert agents.action[0].shape == () and agents.action[1]["arm"].shape == (2,)
-    time_step = frames(CHOICES, own_reward=False)._replace(
-        prev_action=(torch.arange(T * B * N).reshape(T, B, N), {"arm": torch.randn(T, B, N, 2)})
-    )
-    folded = agents.fold(time_step, 1)
-    assert folded.prev_action[0].tolist() == torch.arange(T * B * N).reshape(T, B * N).tolist()
-    assert folded.prev_action[1]["arm"].shape == (T, B * N, 2)
-
-
 def test_observations_of_agents_that_differ_in_range_are_encoded_alike():
     """Choices 0 to 2 of one agent and 3 to 6 of the other are seven choices to the network that both use."""
     kind = TensorSpec((2, 1), torch.int64, np.array([[3], [0]]), np.array([[6], [2]]))
@@ -232,17 +200,6 @@ def test_observations_of_agents_that_differ_in_range_are_encoded_alike():
     observation = {"kind": torch.tensor([[[6], [0]]]), "free": torch.zeros(1, 2, 3)}
     encoded = algorithm.encoder(agents.fold_observation(observation, 0))
     assert encoded.shape == (2, 10) and encoded[0].argmax() == 6 and encoded[1].argmax() == 0
-
-
-def test_statistics_are_those_of_all_agents_together():
-    agent, action_spec = build("sac", observation_normalizer=None)
-    normalizer = ObservationNormalizer(agent.agents.observation)
-    agent.observation_normalizer, agent.reward_normalizer = normalizer, RewardNormalizer()
-    time_step = frames(action_spec)
-    agent.observe(time_step.observation[0])
-    torch.testing.assert_close(normalizer.mean_0, time_step.observation[0].double().mean((0, 1)))
-    agent.prepare(Experience(time_step, ()))
-    torch.testing.assert_close(agent.reward_normalizer.mean, time_step.reward.double().mean())
 
 
 # --- Agents that come and go ------------------------------------------------------------------------------------------
@@ -449,16 +406,6 @@ def test_a_leave_that_is_ignored_is_refused():
     algorithm = SacAlgorithm(agents.observation, agents.action, td_loss=TDLoss(ignore_done=True))
     with pytest.raises(TaacError, match=r"agent_mask.*bind ignore_done = False"):
         Agent(algorithm, agents=agents)
-
-
-def test_what_all_agents_see_reaches_each_of_them():
-    agents = AgentBatch({"x": X, GLOBAL_STATE: {"map": bounded((2, 2), 0, 1)}}, BOX, None)
-    assert agents.observation[GLOBAL_STATE]["map"].shape == (2, 2) and agents.observation["x"].shape == (4,)
-    state = torch.randn(T, B, 2, 2)
-    time_step = frames(BOX, own_reward=False, **{GLOBAL_STATE: {"map": state}})
-    folded = agents.fold(time_step, 1).observation
-    assert torch.equal(folded[GLOBAL_STATE]["map"], state.repeat_interleave(N, 1))
-    assert torch.equal(folded["x"], time_step.observation["x"].flatten(1, 2))
 
 
 # --- Critics that see more than the actor -----------------------------------------------------------------------------

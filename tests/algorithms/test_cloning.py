@@ -19,28 +19,14 @@ from taac.errors import TaacError
 from taac.networks import CategoricalActorNetwork, CriticEnsemble
 from taac.specs import bounded
 from tests.algorithms import reference, taac_reference, test_sac_discrete, test_sac_mixed, test_sac_recurrent, test_sdar
-from tests.algorithms.reference import (
-    ACTION_SPEC,
-    BATCH,
-    IMAGE_SPEC,
-    IS_FIRST,
-    IS_LAST,
-    NUM_ACTIONS,
-    STEPS,
-    VECTOR_SPEC,
-    act,
-    check_actor_alone,
-    encode,
-    scrambled,
-    weights_of,
-)
+from tests.algorithms.reference import ACTION_SPEC, BATCH, IMAGE_SPEC, IS_LAST, NUM_ACTIONS, STEPS, VECTOR_SPEC
 
 AT_MEAN = torch.zeros(NUM_ACTIONS, dtype=torch.float64)
 
 
 def check(algorithm, experience, of_frame, names, steps=STEPS, is_last=IS_LAST):
     """Loss and gradients are those of `of_frame(w, t, b)` at frames but LAST and the segment's last; only `names` move."""
-    weights = weights_of(algorithm)
+    weights = reference.weights_of(algorithm)
     expected = [
         [of_frame(weights, t, b) if t < steps - 1 and not is_last[t, b] else 0.0 for b in range(len(is_last[0]))]
         for t in range(steps)
@@ -53,9 +39,9 @@ def check(algorithm, experience, of_frame, names, steps=STEPS, is_last=IS_LAST):
     torch.testing.assert_close(loss.detach().double(), values, rtol=1e-6, atol=1e-7)
     moved = {n: p for n, p in algorithm.named_parameters() if n.startswith(names)}
     total = sum(sum(row) for row in expected)
-    reference = torch.autograd.grad(total, [weights[name] for name in moved], allow_unused=True)
-    check_actor_alone(algorithm, loss, names)
-    for (name, parameter), gradient in zip(moved.items(), reference):
+    slow = torch.autograd.grad(total, [weights[name] for name in moved], allow_unused=True)
+    reference.check_actor_alone(algorithm, loss, names)
+    for (name, parameter), gradient in zip(moved.items(), slow):
         assert gradient is not None, name
         torch.testing.assert_close(parameter.grad.double(), gradient, rtol=1e-5, atol=1e-8)
 
@@ -67,7 +53,7 @@ def demonstrated(spec=VECTOR_SPEC):
 
 
 def squared(w, features, action):
-    mode, _ = act(w, features, AT_MEAN)
+    mode, _ = reference.act(w, features, AT_MEAN)
     return ((mode - action) ** 2).sum()
 
 
@@ -76,7 +62,7 @@ def test_of_sac(spec):
     algorithm, time_step = reference.sac(reference.SAC | {"spec": spec}), demonstrated(spec)
 
     def of_frame(w, t, b):
-        return squared(w, encode(w, "encoder", time_step.observation, t, b).detach(), time_step.prev_action[t + 1, b])
+        return squared(w, reference.encode(w, "encoder", time_step.observation, t, b).detach(), time_step.prev_action[t + 1, b])
 
     check(algorithm, Experience(time_step, ()), of_frame, ("actor.",))
 
@@ -96,7 +82,7 @@ def test_of_sac_by_hand():
 
 
 def test_of_sac_with_a_value_network():
-    algorithm = scrambled(SacValueAlgorithm(VECTOR_SPEC, ACTION_SPEC, **reference.networks()))
+    algorithm = reference.scrambled(SacValueAlgorithm(VECTOR_SPEC, ACTION_SPEC, **reference.networks()))
     time_step = demonstrated()
 
     def of_frame(w, t, b):
@@ -111,7 +97,7 @@ def test_of_mixed_sac():
     time_step, choice, vector = test_sac_mixed.replayed_mixed()
 
     def of_frame(w, t, b):
-        return squared(w, encode(w, "encoder", time_step.observation, t, b).detach(), vector[t + 1, b])
+        return squared(w, reference.encode(w, "encoder", time_step.observation, t, b).detach(), vector[t + 1, b])
 
     check(algorithm, Experience(time_step, ()), of_frame, ("actor.",))
     other = time_step._replace(prev_action=test_sac_mixed.nested(torch.zeros_like(choice), vector))
@@ -127,7 +113,7 @@ def test_of_discrete_sac(masked):
     time_step, choice, valid = test_sac_discrete.replayed_discrete(mask=mask)
     if masked:  # nothing is valid any more where the task ended
         time_step.observation["action_mask"][IS_LAST] = False
-    choice[IS_FIRST] = 0  # as stored
+    choice[reference.IS_FIRST] = 0  # as stored
     choice[0] = 99  # never read
     observation = time_step.observation["observation"] if masked else time_step.observation
 
@@ -200,7 +186,7 @@ def test_of_taac(kind):
 
     def of_frame(w, t, b):
         before = [x[t, b] for x in parts]
-        x = embedded(w, encode(w, "encoder", time_step.observation, t, b).detach(), before)
+        x = embedded(w, reference.encode(w, "encoder", time_step.observation, t, b).detach(), before)
         a_hat = a_hat_of(kind, time_step.prev_action[t + 1, b], before[0])
         return squared(w, x, a_hat) * float(info.switch[t, b])
 
@@ -208,20 +194,9 @@ def test_of_taac(kind):
     check(algorithm, experience, of_frame, taac_reference.ACTORS)
 
 
-@pytest.mark.parametrize("kind", ["linear-direct", "quadratic-direct"])
-def test_in_direct_mode_the_target_is_what_starts_the_trajectory_to_the_action(kind):
-    """Of a small step; `start` of the target is the demonstrated action."""
-    old = [torch.rand(5, 2, dtype=torch.float64) - 0.5 for _ in range(taac_reference.NUM_PARTS[kind])]
-    action = old[0] + (torch.rand(5, 2, dtype=torch.float64) - 0.5) / 2
-    started = taac_reference.start(kind, a_hat_of(kind, action, old[0]), old)
-    torch.testing.assert_close(started[0], action)
-    given = taac_reference.TRAJECTORIES[kind].output_for(action, taac_reference.record(old))
-    torch.testing.assert_close(given, a_hat_of(kind, action, old[0]))
-
-
 def test_of_sac_hybrid_the_switch_is_cloned_too():
     """Its switch is a policy: cross-entropy at every frame, whether it switched or not."""
-    algorithm = scrambled(
+    algorithm = reference.scrambled(
         SacHybridAlgorithm(VECTOR_SPEC, ACTION_SPEC, switch_hidden_layers=(5,), **reference.networks())
     )
     experience = taac_frames("constant")
@@ -244,15 +219,15 @@ def test_of_sdar():
     algorithm, time_step = test_sdar.sdar(test_sdar.SDAR), test_sdar.replayed_all()
     kept = torch.rand(STEPS, BATCH, NUM_ACTIONS) < 0.5
     for t in range(1, STEPS):  # the action of frame t-1, seen at t, repeats that of t-2, seen at t-1
-        repeats = kept[t] & ~torch.as_tensor(IS_FIRST[t]).unsqueeze(-1)  # at FIRST a dimension acts, whatever its action
+        repeats = kept[t] & ~torch.as_tensor(reference.IS_FIRST[t]).unsqueeze(-1)  # at FIRST it acts
         time_step.prev_action[t] = torch.where(repeats, time_step.prev_action[t - 1], time_step.prev_action[t])
 
     def of_frame(w, t, b):
         observation, before = time_step.observation[t, b].double(), time_step.prev_action[t, b]
         executed = time_step.prev_action[t + 1, b]
-        acts = [bool(IS_FIRST[t, b]) or bool(x != y) for x, y in zip(executed, before)]
+        acts = [bool(reference.IS_FIRST[t, b]) or bool(x != y) for x, y in zip(executed, before)]
         total = torch.zeros((), dtype=torch.float64)
-        if not IS_FIRST[t, b]:
+        if not reference.IS_FIRST[t, b]:
             p = test_sdar.selection_probability(w, observation, before)
             total = total - sum(torch.log(q if a else 1 - q) for q, a in zip(p, acts))
         mean, _ = test_sdar.propose(w, observation, before, [float(a) for a in acts])
@@ -278,11 +253,11 @@ def test_of_recurrent_sac(burn_in):
                 distance = ((torch.tanh(mean) - time_step.prev_action[burn_in + t + 1, b]) ** 2).sum()
                 expected[t, b], total = distance.detach(), total + distance
     own = {n: p for n, p in algorithm.named_parameters() if n.startswith(("actor.", "actor_encoder."))}
-    reference = torch.autograd.grad(total, list(own.values()))
+    slow = torch.autograd.grad(total, list(own.values()))
     loss = algorithm.cloning_loss(experience)
     torch.testing.assert_close(loss.detach(), expected)
-    check_actor_alone(algorithm, loss, ("actor.", "actor_encoder."))
-    for (name, parameter), gradient in zip(own.items(), reference):
+    reference.check_actor_alone(algorithm, loss, ("actor.", "actor_encoder."))
+    for (name, parameter), gradient in zip(own.items(), slow):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-8, atol=1e-10, msg=name)
 
 

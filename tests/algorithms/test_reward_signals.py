@@ -241,20 +241,6 @@ def test_where_the_discriminator_is_flat_its_gradient_is_finite():
     assert loss.isfinite() and all(p.grad.isfinite().all() for p in signal.parameters())
 
 
-def test_gail_tells_demonstrations_apart_and_pays_for_them():
-    torch.manual_seed(0)
-    signal = GAIL(VECTOR, ACTIONS["continuous"], hidden_layers=(32,))
-    optimizer = torch.optim.Adam(signal.parameters(), 1e-2)
-    for _ in range(150):
-        own, shown = frames(), frames()
-        shown.prev_action[..., 0] = 1.0
-        loss = signal.loss(own, shown)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert (signal.reward(shown) - signal.reward(own))[RECORDED[1:]].mean() > 0.3
-
-
 # --- When a reward arrives, and statistics ----------------------------------------------------------------------------
 
 

@@ -16,17 +16,8 @@ from taac.data_structures import AlgStep, Experience
 from taac.errors import TaacError
 from taac.networks import CategoricalActorNetwork, CriticEnsemble
 from taac.specs import ACTION_MASK, TensorSpec, bounded
-from tests.algorithms.reference import (
-    BATCH,
-    IS_LAST,
-    STEPS,
-    VECTOR_SPEC,
-    Encoder,
-    check_groups,
-    random_mask,
-    replayed,
-    scrambled,
-)
+from tests.algorithms import reference
+from tests.algorithms.reference import BATCH, IS_LAST, STEPS, VECTOR_SPEC
 from tests.algorithms.test_sac_discrete import acting, losses_of
 
 COUNTS = (2, 4, 3)
@@ -40,10 +31,10 @@ GAMMA = 0.875
 def branched(action_spec=SPEC, mask=None, reward_weights=None, **options):
     torch.manual_seed(4)
     spec = VECTOR_SPEC if mask is None else {"observation": VECTOR_SPEC, ACTION_MASK: mask}
-    return scrambled(
+    return reference.scrambled(
         DiscreteSacAlgorithm(
             spec, action_spec, reward_dim=len(reward_weights) if reward_weights else None,
-            reward_weights=reward_weights, td_loss=OneStepTDLoss(GAMMA), encoder_ctor=Encoder,
+            reward_weights=reward_weights, td_loss=OneStepTDLoss(GAMMA), encoder_ctor=reference.Encoder,
             actor_ctor=functools.partial(CategoricalActorNetwork, hidden_layers=(5, 4)),
             critic_ctor=functools.partial(CriticEnsemble, hidden_layers=(6, 5)),
             **options,
@@ -53,7 +44,7 @@ def branched(action_spec=SPEC, mask=None, reward_weights=None, **options):
 
 def frames(mask=None, reward_dim=None, counts=COUNTS):
     """Executed choices are valid; those before the first action are out of range, and must not be read."""
-    time_step = replayed(VECTOR_SPEC, reward_dim)
+    time_step = reference.replayed(VECTOR_SPEC, reward_dim)
     everything = torch.ones(STEPS, BATCH, sum(counts), dtype=torch.bool) if mask is None else mask
     parts = everything.reshape(STEPS * BATCH, -1).float().split(counts, -1)
     choice = torch.stack([torch.multinomial(part, 1).reshape(STEPS, BATCH) for part in parts], -1).roll(1, 0)
@@ -95,7 +86,7 @@ def of_action(q, choices, counts=COUNTS):
 def test_expectations_are_those_over_all_joint_actions(masked):
     """Losses, target values, entropies and their gradients against sums over each of the 24 joint actions of a frame."""
     algorithm = branched(mask=MASK if masked else None)
-    mask = random_mask(STEPS, BATCH, counts=COUNTS) if masked else None
+    mask = reference.random_mask(STEPS, BATCH, counts=COUNTS) if masked else None
     time_step = frames(mask)
     loss, info = losses_of(algorithm, time_step)
     valid = torch.ones(STEPS, BATCH, TOTAL, dtype=torch.bool) if mask is None else mask
@@ -168,7 +159,7 @@ def test_each_part_of_a_vector_reward_has_a_value_for_each_choice():
 @pytest.mark.parametrize("spec, counts", [(SPEC, COUNTS), (EQUAL, (3, 3))], ids=["unequal", "equal"])
 def test_an_invalid_choice_is_never_made(step, spec, counts):
     count = 5_000
-    mask = random_mask(count, counts=counts)
+    mask = reference.random_mask(count, counts=counts)
     algorithm = branched(spec, bounded((sum(counts),), 0, 1, torch.bool))
     frame = acting(count, mask)
     result = algorithm.predict_step(frame, (), 0.5) if step == "epsilon" else getattr(algorithm, step)(frame, ())
@@ -212,7 +203,7 @@ def test_branches_are_drawn_each_from_its_own_distribution():
 
 
 def test_what_a_masked_branch_holds_is_as_if_it_were_not_there():
-    mask = random_mask(STEPS, BATCH, counts=COUNTS)
+    mask = reference.random_mask(STEPS, BATCH, counts=COUNTS)
     mask[..., 3] = False  # choice 1 of branch 1; choice 0 of it is valid
     mask[..., 2] = True
     time_step = frames(mask)
@@ -232,7 +223,7 @@ def test_what_a_masked_branch_holds_is_as_if_it_were_not_there():
 
 def test_a_mask_with_a_row_for_each_branch_is_the_flat_one():
     flat, rows = (branched(EQUAL, bounded(shape, 0, 1, torch.bool)) for shape in ((6,), (2, 3)))
-    mask = random_mask(STEPS, BATCH, counts=(3, 3))
+    mask = reference.random_mask(STEPS, BATCH, counts=(3, 3))
     time_step = frames(mask, counts=(3, 3))
     loss, _ = losses_of(flat, time_step)
     observation = {**time_step.observation, ACTION_MASK: mask.unflatten(-1, (2, 3))}
@@ -241,7 +232,7 @@ def test_a_mask_with_a_row_for_each_branch_is_the_flat_one():
 
 def test_each_branch_has_a_temperature_and_a_target_entropy_of_its_own():
     algorithm = branched(target_entropy=(0.3, 1.0, 0.5), mask=MASK)
-    assert len(check_groups(algorithm, ("actor.",))["temperature"]) == 3
+    assert len(reference.check_groups(algorithm, ("actor.",))["temperature"]) == 3
     with torch.no_grad():
         for temperature, alpha in zip(algorithm.temperature, (0.5, 1.0, 2.0)):
             temperature.value.fill_(math.log(alpha))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from taac.algorithms import OneStepTDLoss, SacHybridAlgorithm
+from taac.algorithms import SacHybridAlgorithm
 from taac.algorithms.taac import TaacInfo
 from taac.algorithms.trajectories import Tau
 from taac.data_structures import Experience, StepType, TimeStep
@@ -66,17 +66,19 @@ def test_greedy_switch_is_the_mode_and_a_tie_repeats():
 
 def test_the_loss_of_the_switch_is_the_expectation_over_both_choices():
     tested = algorithm()
+    tested.action_temperature.set_alpha(0.1)  # has no part in it
+    tested.beta_temperature.set_alpha(0.5)
     embedded = torch.randn(5, tested.tau_embedding.output_size)
     q_0, q_1 = torch.randn(5), torch.randn(5)
     beta, loss = tested.learn_switch(embedded, q_0, q_1, ())
     logit = tested.switch_network(embedded).squeeze(-1)
     p = 1 / (1 + torch.exp(-logit))
-    expected = p * (torch.log(p) - q_1) + (1 - p) * (torch.log(1 - p) - q_0)  # alpha is 1
+    expected = p * (0.5 * torch.log(p) - q_1) + (1 - p) * (0.5 * torch.log(1 - p) - q_0)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(beta, torch.stack([1 - p, p], -1))
-    # d/dp (p log p + (1-p) log(1-p) - p Q1 - (1-p) Q0) = logit - (Q1 - Q0); dp/dlogit = p (1 - p)
+    # d/dp (1/2 (p log p + (1-p) log(1-p)) - p Q1 - (1-p) Q0) = logit/2 - (Q1 - Q0); dp/dlogit = p (1 - p)
     (gradient,) = torch.autograd.grad(loss.sum(), tested.switch_network.head.bias)
-    torch.testing.assert_close(gradient.squeeze(), (p * (1 - p) * (logit - (q_1 - q_0))).sum())
+    torch.testing.assert_close(gradient.squeeze(), (p * (1 - p) * (0.5 * logit - (q_1 - q_0))).sum())
 
 
 def test_the_switch_learns_and_nothing_flows_into_critics_from_it():
@@ -96,23 +98,9 @@ def test_advantage_clipping_is_refused():
         SacHybridAlgorithm(bounded((3,), -1, 1), bounded((A,), -1, 1), b1_advantage_clipping=(0, None))
 
 
-def test_the_switch_has_a_temperature_of_its_own():
-    tested = algorithm()
-    tested.action_temperature.set_alpha(0.1)
-    tested.beta_temperature.set_alpha(0.5)
-    embedded, q_0, q_1 = torch.randn(5, tested.tau_embedding.output_size), torch.randn(5), torch.randn(5)
-    _, loss = tested.learn_switch(embedded, q_0, q_1, ())
-    p = torch.sigmoid(tested.switch_network(embedded).squeeze(-1))
-    torch.testing.assert_close(loss, p * (0.5 * p.log() - q_1) + (1 - p) * (0.5 * (1 - p).log() - q_0))
-
-
 def test_the_switch_trains_what_embeds_the_trajectory():
     tested = algorithm()
     embedded = torch.randn(5, tested.tau_embedding.output_size, requires_grad=True)
     _, loss = tested.learn_switch(embedded, torch.randn(5), torch.randn(5), ())
     (gradient,) = torch.autograd.grad(loss.sum(), embedded)
     assert gradient.abs().sum() > 0
-
-
-def test_targets_are_one_step_however_long_the_segments_are():
-    assert isinstance(algorithm().td_loss, OneStepTDLoss)

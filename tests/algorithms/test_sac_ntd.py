@@ -109,16 +109,6 @@ def test_targets_use_the_ratio_of_present_to_rollout_policy(lambda_):
     assert (trace < lambda_).any() or lambda_ == 0
 
 
-def test_on_policy_every_trace_is_lambda():
-    tested = algorithm()
-    experience = roll_out(tested.rollout_step)
-    info = tested.train_step(experience)
-    from taac.ops.distributions import squashed_normal_log_prob
-
-    log_pi = squashed_normal_log_prob(experience.rollout_info.pre_tanh, info.mean, info.log_std)
-    torch.testing.assert_close(log_pi, experience.rollout_info.log_mu, atol=1e-4, rtol=1e-4)
-
-
 def test_settings_are_refused():
     with pytest.raises(TaacError, match="RetraceTDLoss"):
         algorithm(td_loss=OneStepTDLoss())

@@ -15,7 +15,6 @@ from taac import nest
 from taac.algorithms import (
     DiscreteSacAlgorithm,
     MixedSacAlgorithm,
-    OneStepTDLoss,
     RecurrentSacAlgorithm,
     SacAlgorithm,
     SacValueAlgorithm,
@@ -137,33 +136,3 @@ def test_every_step_pays_its_entropy(method, parts):
     expected = hard_return(reward + wide * bonus, discount, hard_value, time_step.step_type)
     acted = time_step.step_type[:-1] != L
     torch.testing.assert_close(target[acted], expected[acted], rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("method, parts", CASES)
-def test_without_entropy_in_the_target_it_is_the_plain_return(method, parts):
-    options = PARTS[parts]
-    time_step = replayed(method, options.get("reward_dim"))
-    hard = built(method, False, TDLoss(GAMMA), **options)
-    target, value, _ = targets(hard, method, time_step)
-    if method == "recurrent":
-        time_step = nest.index(time_step, slice(BURN_IN, None))
-    reward = time_step.reward * getattr(hard, "reward_scale", 1.0)
-    if reward.dim() < value.dim():
-        reward = reward.unsqueeze(-1)
-    expected = hard_return(reward, GAMMA * time_step.discount, value, time_step.step_type)
-    acted = time_step.step_type[:-1] != L
-    torch.testing.assert_close(target[acted], expected[acted], rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("method, parts", CASES)
-def test_a_one_step_target_is_the_reward_and_the_soft_value(method, parts):
-    options = PARTS[parts]
-    time_step = replayed(method, options.get("reward_dim"))
-    algorithm = built(method, True, OneStepTDLoss(GAMMA), **options)
-    target, value, _ = targets(algorithm, method, time_step)
-    if method == "recurrent":
-        time_step = nest.index(time_step, slice(BURN_IN, None))
-    reward, discount = time_step.reward * getattr(algorithm, "reward_scale", 1.0), time_step.discount * GAMMA
-    if value.dim() == 3:
-        reward, discount = reward if reward.dim() == 3 else reward.unsqueeze(-1), discount.unsqueeze(-1)
-    assert torch.equal(target, reward[1:] + discount[1:] * value[1:])

@@ -14,20 +14,8 @@ from taac.algorithms import TaacAlgorithm, Temperature
 from taac.algorithms.algorithm import reset_where_first
 from taac.algorithms.taac import TaacState
 from taac.data_structures import StepType, TimeStep
-from tests.algorithms.reference import (
-    ACTION_SPEC,
-    NUM_ACTIONS,
-    VECTOR_SPEC,
-    F,
-    L,
-    M,
-    check_uniform,
-    critics,
-    frame,
-    total,
-    weights_of,
-    worst,
-)
+from tests.algorithms import reference
+from tests.algorithms.reference import ACTION_SPEC, NUM_ACTIONS, VECTOR_SPEC, F, L, M
 from tests.algorithms.taac_reference import (
     ALWAYS,
     NEVER,
@@ -49,13 +37,13 @@ def parts_of(tau):
 
 def assert_same_tau(got, expected, rows=slice(None)):
     assert len(parts_of(got)) == len(expected)
-    for part, reference in zip(parts_of(got), expected):
-        torch.testing.assert_close(part[rows], reference[rows], rtol=1e-5, atol=1e-6)
+    for part, other in zip(parts_of(got), expected):
+        torch.testing.assert_close(part[rows], other[rows], rtol=1e-5, atol=1e-6)
 
 
 def a_hat_moments(algorithm, features, tau):
     """Mean and standard deviation of the normal that a_hat is squashed from, from the raw weights."""
-    w = weights_of(algorithm)
+    w = reference.weights_of(algorithm)
     parts = [
         part.double() @ w[f"tau_embedding.parts.{i}.weight"].T + w[f"tau_embedding.parts.{i}.bias"]
         for i, part in enumerate(parts_of(tau))
@@ -82,7 +70,7 @@ def test_the_initial_state_is_at_rest(kind):
 @pytest.mark.parametrize("policy", ["predict", "rollout"])
 def test_not_switching_goes_on_with_the_old_trajectory(kind, policy):
     algorithm, state = small(kind, NEVER), state_of(kind, 6)._replace(repeats=torch.tensor([0, 1, 2, 3, 50, 7]))
-    step = getattr(algorithm, STEPS_OF[policy])(frame(6), state)
+    step = getattr(algorithm, STEPS_OF[policy])(reference.frame(6), state)
     assert_same_tau(step.state.tau, advance(kind, parts_of(state.tau)))
     assert step.state.repeats.tolist() == [1, 2, 3, 4, 51, 8]
     assert not step.decided.any()
@@ -94,7 +82,7 @@ def test_not_switching_goes_on_with_the_old_trajectory(kind, policy):
 
 @pytest.mark.parametrize("kind", TRAJECTORIES)
 def test_switching_starts_a_trajectory_from_the_actors_mode(kind):
-    algorithm, state, time_step = small(kind, ALWAYS), state_of(kind, 30, 9), frame(30)
+    algorithm, state, time_step = small(kind, ALWAYS), state_of(kind, 30, 9), reference.frame(30)
     a_hat = torch.tanh(a_hat_moments(algorithm, time_step.observation, state.tau)[0]).float()
     step = algorithm.predict_step(time_step, state)
     assert_same_tau(step.state.tau, start(kind, a_hat, parts_of(state.tau)))
@@ -109,7 +97,7 @@ def test_switching_starts_a_trajectory_from_a_sample(kind):
     algorithm = small(kind, ALWAYS)
     one = state_of(kind, 1)
     tau = record([part.expand(count, -1) for part in parts_of(one.tau)])
-    time_step = frame(count)._replace(observation=torch.randn(1, 3).expand(count, -1))
+    time_step = reference.frame(count)._replace(observation=torch.randn(1, 3).expand(count, -1))
     mean, std = (x[0] for x in a_hat_moments(algorithm, time_step.observation, tau))
     state = TaacState(tau, torch.ones(count, dtype=torch.int64))
     for step in (algorithm.rollout_step(time_step, state), algorithm.predict_step(time_step, state, epsilon=1.0)):
@@ -121,20 +109,20 @@ def test_switching_starts_a_trajectory_from_a_sample(kind):
 
 
 def test_a_tie_repeats_when_greedy_and_is_a_fair_coin_in_rollouts():
-    algorithm, state, time_step = small(clipping=TIE), state_of("constant", 10000), frame(10000)
+    algorithm, state, time_step = small(clipping=TIE), state_of("constant", 10000), reference.frame(10000)
     assert not algorithm.predict_step(time_step, state).decided.any()
     assert algorithm.rollout_step(time_step, state).decided.float().mean().item() == pytest.approx(0.5, abs=0.02)
 
 
 @pytest.mark.parametrize("p, greedy", [(0.2, False), (0.45, False), (0.55, True), (0.9, True)])
 def test_greedily_the_likelier_of_the_two(p, greedy):
-    step = small(clipping=with_probability(p)).predict_step(frame(5), state_of("constant", 5))
+    step = small(clipping=with_probability(p)).predict_step(reference.frame(5), state_of("constant", 5))
     assert step.decided.tolist() == [greedy] * 5
 
 
 @pytest.mark.parametrize("kind", ["constant", "quadratic"])
 def test_predict_step_does_not_depend_on_chance(kind):
-    algorithm, state, time_step = small(kind, randomize_first_state_tau=True), state_of(kind, 40), frame(40, F)
+    algorithm, state, time_step = small(kind, randomize_first_state_tau=True), state_of(kind, 40), reference.frame(40, F)
     steps = []
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -151,7 +139,7 @@ def test_predict_step_does_not_depend_on_chance(kind):
 @pytest.mark.parametrize("p, epsilon", [(0.7, 0.0), (0.7, 1.0), (0.7, 0.5), (0.2, 0.5), (0.2, 0.1)])
 def test_with_epsilon_the_switch_is_sampled_instead_of_its_mode(p, epsilon):
     count = 20000
-    step = small(clipping=with_probability(p)).predict_step(frame(count), state_of("constant", count), epsilon)
+    step = small(clipping=with_probability(p)).predict_step(reference.frame(count), state_of("constant", count), epsilon)
     expected = (1 - epsilon) * (p > 0.5) + epsilon * p
     tolerance = 4 * math.sqrt(expected * (1 - expected) / count)
     assert step.decided.float().mean().item() == pytest.approx(expected, abs=tolerance)
@@ -159,7 +147,7 @@ def test_with_epsilon_the_switch_is_sampled_instead_of_its_mode(p, epsilon):
 
 def test_with_epsilon_the_action_is_sampled_instead_of_its_mode_and_each_stage_by_itself():
     count, epsilon, p = 20000, 0.3, 0.4
-    algorithm, state, time_step = small(clipping=with_probability(p)), state_of("constant", count), frame(count)
+    algorithm, state, time_step = small(clipping=with_probability(p)), state_of("constant", count), reference.frame(count)
     mode = torch.tanh(a_hat_moments(algorithm, time_step.observation, state.tau)[0])
     step = algorithm.predict_step(time_step, state, epsilon)
     sampled = ((step.output - mode).abs() > 1e-5).any(-1)[step.decided]  # a switch shows a_hat; greedy would repeat
@@ -180,15 +168,15 @@ def test_rollouts_switch_as_often_as_beta_says(kind, reward_weights):
     for parameter in [*algorithm.critics.parameters(), *algorithm.target_critics.parameters()]:
         nn.init.normal_(parameter, 0.0, 0.5)
     algorithm.action_temperature.value.data.fill_(2.0)  # has no part in it
-    w = weights_of(algorithm)
+    w = reference.weights_of(algorithm)
     rows = 8
-    time_step, state = frame(rows), state_of(kind, rows)
+    time_step, state = reference.frame(rows), state_of(kind, rows)
     a_hat = torch.tanh(a_hat_moments(algorithm, time_step.observation, state.tau)[0])
     expected = []
     for i in range(rows):
         obs, prev = time_step.observation[i].double(), [part[i].double() for part in parts_of(state.tau)]
         q_0, q_1 = (
-            float(total(worst(critics(w, "critics", obs, *tau), reward_weights), reward_weights).detach())
+            reference.total(reference.worst(reference.critics(w, "critics", obs, *tau), reward_weights), reward_weights).item()
             for tau in (advance(kind, prev), start(kind, a_hat[i], prev))
         )
         expected.append(1 / (1 + math.exp((q_0 - q_1) / alpha)))
@@ -209,7 +197,7 @@ def run(algorithm, policy, step_types, batch=1):
     initial = algorithm.initial_state(batch)
     state, steps, handed_in = initial, [], []
     for step_type in step_types:
-        time_step = frame(batch)
+        time_step = reference.frame(batch)
         step_type = torch.as_tensor(step_type, dtype=torch.uint8).expand(batch)
         time_step = time_step._replace(step_type=step_type)
         state = reset_where_first(state, initial, time_step)
@@ -273,17 +261,17 @@ def test_the_first_trajectory_can_be_drawn(kind, policy):
     algorithm = small(kind, NEVER, randomize_first_state_tau=True)
     state = state_of(kind, count, repeats=0)
     state = state._replace(tau=nest.map_structure(lambda x: torch.where(step_type[:, None] == F, 0.0, x), state.tau))
-    step = getattr(algorithm, STEPS_OF[policy])(frame(count)._replace(step_type=step_type), state)
+    step = getattr(algorithm, STEPS_OF[policy])(reference.frame(count)._replace(step_type=step_type), state)
     first, others = slice(0, count // 2), slice(count // 2, None)
     assert_same_tau(step.info.tau_prev, parts_of(state.tau), others)
     drawn = torch.cat([part[first] for part in parts_of(step.info.tau_prev)], -1)
-    check_uniform(drawn, count // 2)
+    reference.check_uniform(drawn, count // 2)
     went_on = ~step.info.switch
     assert went_on.any()
     assert_same_tau(step.state.tau, advance(kind, parts_of(step.info.tau_prev)), went_on)
     assert torch.all(step.state.repeats == 1)
 
-    at_rest = getattr(small(kind, NEVER), STEPS_OF[policy])(frame(count)._replace(step_type=step_type), state)
+    at_rest = getattr(small(kind, NEVER), STEPS_OF[policy])(reference.frame(count)._replace(step_type=step_type), state)
     assert_same_tau(at_rest.info.tau_prev, parts_of(state.tau))
 
 
@@ -321,10 +309,10 @@ def test_what_was_executed_is_what_the_next_frame_begins_with(kind, policy, sett
 def test_random_step_is_uniform_with_a_fair_switch(kind):
     count = 40000
     state = state_of(kind, count)
-    step = small(kind, NEVER).random_step(frame(count), state)  # whatever beta would say
+    step = small(kind, NEVER).random_step(reference.frame(count), state)  # whatever beta would say
     switch = step.info.switch
     assert switch.double().mean().item() == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(count))
-    check_uniform(step.output[switch], int(switch.sum()))
+    reference.check_uniform(step.output[switch], int(switch.sum()))
     assert_same_tau(step.state.tau, start(kind, step.output, parts_of(state.tau)), switch)
     assert_same_tau(step.state.tau, advance(kind, parts_of(state.tau)), ~switch)
     assert torch.equal(step.state.repeats, torch.where(switch, 1, 2))
@@ -333,14 +321,14 @@ def test_random_step_is_uniform_with_a_fair_switch(kind):
 def test_random_step_keeps_to_max_repeat_steps():
     count = 8000
     state = state_of("constant", count)._replace(repeats=torch.arange(count) % 4)
-    switch = small(max_repeat_steps=2).random_step(frame(count), state).info.switch
+    switch = small(max_repeat_steps=2).random_step(reference.frame(count), state).info.switch
     shares = [switch[state.repeats == r].double().mean().item() for r in range(4)]
     assert shares[:2] == pytest.approx([0.5, 0.5], abs=4 * 0.5 / math.sqrt(count / 4))
     assert shares[2:] == [1.0, 1.0]
 
 
 def test_acting_leaves_no_graph_and_its_input_alone():
-    algorithm, state, time_step = small("quadratic"), state_of("quadratic", 5), frame(5)
+    algorithm, state, time_step = small("quadratic"), state_of("quadratic", 5), reference.frame(5)
     copies = [x.clone() for x in nest.flatten((state, time_step))]
     for policy in STEPS_OF.values():
         step = getattr(algorithm, policy)(time_step, state)

@@ -60,16 +60,6 @@ def test_fixed_is_not_trained():
     assert temperature.value.item() == -1.0
 
 
-@pytest.mark.parametrize("tuning", ["log", "direct"])
-@pytest.mark.parametrize("entropy", [-3.0, 0.0])
-def test_it_rises_while_the_entropy_is_below_its_target(tuning, entropy):
-    temperature = Temperature(-1.0, 0.5, tuning)
-    optimizer = torch.optim.SGD(temperature.parameters(), lr=0.01)
-    temperature.loss(torch.full((2, 3), entropy)).mean().backward()
-    optimizer.step()
-    assert (temperature.alpha() > 0.5) == (entropy < -1.0)
-
-
 def test_project_keeps_a_direct_temperature_at_or_above_0_and_leaves_a_log_one_alone():
     for value, kept in [(-0.3, 0.0), (0.0, 0.0), (0.3, 0.3)]:
         direct = Temperature(-1.0, tuning="direct")
@@ -124,21 +114,6 @@ def test_target_entropies_of_the_actor_and_of_beta():
     assert len(described) == 2
     assert "action" in described[0] and f"{2 * math.log(0.2):.4f} nats" in described[0]
     assert "beta" in described[1] and "0.1985 nats" in described[1]
-
-
-@pytest.mark.parametrize("p", [0.01, 0.2, 0.5])
-def test_the_target_of_beta_is_the_entropy_of_a_coin(p):
-    algorithm = TaacAlgorithm(bounded((3,), -1.0, 1.0), bounded((1,), -1.0, 1.0), beta_min_prob=p)
-    coin = -p * math.log(p) - (1 - p) * math.log(1 - p)
-    assert algorithm.beta_temperature.target_entropy == pytest.approx(coin)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"beta_min_prob": 0.51}, {"beta_min_prob": 0.0}, {"action_min_prob": 1.01}], ids=str
-)
-def test_a_target_above_the_greatest_entropy_is_refused(settings):
-    with pytest.raises(TaacError, match="min_prob"):
-        TaacAlgorithm(bounded((3,), -1.0, 1.0), bounded((2,), -1.0, 1.0), **settings)
 
 
 # Each target in nats: the algorithm, the parameter, which temperature it is of, and the greatest entropy possible of two

@@ -8,37 +8,14 @@ import math
 import pytest
 import torch
 
-from taac.algorithms import OneStepTDLoss, RetraceTDLoss, SacAlgorithm, Temperature, TempoRLAlgorithm
+from taac.algorithms import OneStepTDLoss, RetraceTDLoss, SacAlgorithm, TempoRLAlgorithm
 from taac.algorithms.algorithm import reset_where_first
 from taac.algorithms.temporl import TempoRLInfo, TempoRLState
 from taac.data_structures import Experience
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble
-from taac.ops import distributions
-from tests.algorithms.reference import (
-    ACTION_SPEC,
-    BATCH,
-    IMAGE_SPEC,
-    IS_LAST,
-    NUM_ACTIONS,
-    STEPS,
-    VECTOR_SPEC,
-    F,
-    L,
-    M,
-    act,
-    check_actor_alone,
-    check_groups,
-    check_uniform,
-    critics,
-    encode,
-    frame,
-    networks,
-    record_draws,
-    replayed,
-    scrambled,
-    weights_of,
-)
+from tests.algorithms import reference
+from tests.algorithms.reference import ACTION_SPEC, BATCH, IMAGE_SPEC, IS_LAST, NUM_ACTIONS, STEPS, VECTOR_SPEC, F, L, M
 
 # --- Acting -----------------------------------------------------------------------------------------------------------
 
@@ -64,7 +41,7 @@ def prefer(algorithm, *values):
 
 def best_duration(algorithm, observation, action):
     """argmax_j Q_skip(s, a, j), from the raw weights, and its margin."""
-    w = weights_of(algorithm)
+    w = reference.weights_of(algorithm)
     x = torch.cat([observation, action], -1).double()
     x = torch.relu(x @ w["skip_critic.hidden.0.weight"][0] + w["skip_critic.hidden.0.bias"][0])
     q = (x @ w["skip_critic.last.weight"][0] + w["skip_critic.last.bias"][0]).detach()
@@ -82,7 +59,7 @@ def test_an_action_is_held_for_its_duration_and_no_longer():
     left = [2, 1, 0, 2, 1, 0, 2, 1, 0, 2, 1, 2, 1]
     outputs = []
     for kind, decides, remaining in zip(kinds, new, left):
-        time_step = frame(1, kind)
+        time_step = reference.frame(1, kind)
         step = algorithm.rollout_step(time_step, reset_where_first(state, initial, time_step))
         state = step.state
         assert step.decided.tolist() == [bool(decides)] and step.decided.dtype == torch.bool
@@ -104,7 +81,7 @@ def test_rows_hold_and_decide_by_themselves(how):
     held, left = torch.zeros(batch, NUM_ACTIONS), torch.zeros(batch, dtype=torch.int64)
     seen = set()
     for _ in range(12):
-        time_step = frame(batch)
+        time_step = reference.frame(batch)
         step = getattr(algorithm, f"{how}_step")(time_step, state)
         decides = left == 0
         assert torch.equal(step.decided, decides)
@@ -122,7 +99,7 @@ def test_rows_hold_and_decide_by_themselves(how):
 
 def test_the_proposed_action_is_sacs_own():
     """The same draw and the same mode as SAC's; only whether it is taken up differs."""
-    algorithm, time_step = temporl(), frame(40)
+    algorithm, time_step = temporl(), reference.frame(40)
     state = TempoRLState(torch.full((40, NUM_ACTIONS), 7.0), torch.arange(40) % 2)
     decides = torch.arange(40) % 2 == 0
     plain = SacAlgorithm(VECTOR_SPEC, ACTION_SPEC, actor_ctor=functools.partial(ActorNetwork, hidden_layers=(8,)))
@@ -141,7 +118,7 @@ def test_the_duration_is_of_the_action_that_is_executed():
     with torch.no_grad():
         algorithm.skip_critic.last.weight.zero_()
         algorithm.skip_critic.last.weight[0, 3, J - 1] = 1.0  # three features come before the action
-    step = algorithm.rollout_step(frame(200), algorithm.initial_state(200))
+    step = algorithm.rollout_step(reference.frame(200), algorithm.initial_state(200))
     expected = torch.where(step.output[:, 0] > 0, J, 1) - 1
     assert torch.equal(step.state.left, expected) and 0 < (expected > 0).sum() < 200
 
@@ -153,9 +130,9 @@ def test_durations_are_epsilon_greedy(how, epsilon):
     algorithm = prefer(temporl(skip_epsilon=epsilon if how == "rollout" else 0.5), 0.0, 1.0, 0.0, 0.5)
     state = algorithm.initial_state(count)
     if how == "rollout":
-        step = algorithm.rollout_step(frame(count), state)
+        step = algorithm.rollout_step(reference.frame(count), state)
     else:
-        step = algorithm.predict_step(frame(count), state, 2 * epsilon)
+        step = algorithm.predict_step(reference.frame(count), state, 2 * epsilon)
     for j in range(1, J + 1):
         p = epsilon / J + (1 - epsilon) * (j == 2)
         assert (step.state.left == j - 1).double().mean().item() == pytest.approx(
@@ -165,7 +142,7 @@ def test_durations_are_epsilon_greedy(how, epsilon):
 
 def test_epsilon_is_the_probability_of_sampling_an_action():
     count = 20_000
-    algorithm, time_step = temporl(), frame(count)
+    algorithm, time_step = temporl(), reference.frame(count)
     state = algorithm.initial_state(count)
     mode = algorithm.predict_step(time_step, state).output
     sampled = (algorithm.predict_step(time_step, state, 0.3).output != mode).any(-1)
@@ -177,13 +154,13 @@ def test_the_duration_is_by_the_weighted_sum_of_the_rewards_parts():
     algorithm = temporl(skip_epsilon=0.0, reward_dim=2, reward_weights=(1.0, -1.0))
     prefer(algorithm, 5.0, 4.0, 1.0, -1.0, 3.0, 3.0, 9.0, 8.0)
     for step in (algorithm.rollout_step, algorithm.predict_step):
-        assert (step(frame(5), algorithm.initial_state(5)).state.left == 1).all()
+        assert (step(reference.frame(5), algorithm.initial_state(5)).state.left == 1).all()
 
 
 def test_random_step_is_uniform_in_action_and_duration():
     count = 20_000
-    step = temporl().random_step(frame(count), temporl().initial_state(count))
-    check_uniform(step.output, count)
+    step = temporl().random_step(reference.frame(count), temporl().initial_state(count))
+    reference.check_uniform(step.output, count)
     for j in range(J):
         assert (step.state.left == j).double().mean().item() == pytest.approx(1 / J, abs=4 * math.sqrt(3 / 16 / count))
     assert torch.equal(step.info.decided, torch.ones(count, dtype=torch.bool))
@@ -193,7 +170,7 @@ def test_with_one_duration_it_acts_as_sac():
     algorithm = temporl(max_skip=1, skip_epsilon=1.0)
     state = algorithm.initial_state(5)
     for how in ("rollout", "predict", "random"):
-        step = getattr(algorithm, f"{how}_step")(frame(5), state)
+        step = getattr(algorithm, f"{how}_step")(reference.frame(5), state)
         assert step.decided.all() and not step.state.left.any()
 
 
@@ -204,18 +181,18 @@ def learner(max_skip=3, spec=VECTOR_SPEC, reward_weights=None, gamma=0.875, num_
     """SAC and TempoRL of the same networks, in float64."""
     options = {
         "reward_dim": len(reward_weights) if reward_weights else None, "reward_weights": reward_weights,
-        "td_loss": OneStepTDLoss(gamma), **networks(num_critics),
+        "td_loss": OneStepTDLoss(gamma), **reference.networks(num_critics),
     }  # fmt: skip
     skip = functools.partial(CriticEnsemble, hidden_layers=(5,))
     tested = TempoRLAlgorithm(spec, ACTION_SPEC, max_skip=max_skip, skip_critic_ctor=skip, **options)
     plain = SacAlgorithm(spec, ACTION_SPEC, **options)
-    scrambled(tested)
-    scrambled(plain).load_state_dict({k: v for k, v in tested.state_dict().items() if not k.startswith("skip_critic.")})
+    reference.scrambled(tested)
+    reference.scrambled(plain).load_state_dict({k: v for k, v in tested.state_dict().items() if not k.startswith("skip_critic.")})
     return tested, plain
 
 
 def stored(spec=VECTOR_SPEC, reward_dim=None, probability=0.3):
-    time_step = replayed(spec, reward_dim)
+    time_step = reference.replayed(spec, reward_dim)
     decided = torch.rand(STEPS, BATCH) < probability
     return Experience(time_step, TempoRLInfo(decided | (time_step.step_type == F)))
 
@@ -235,8 +212,8 @@ def skip_reference(w, experience, value, bonus, max_skip, gamma, spec_name="enco
     loss = [[torch.zeros((), dtype=torch.float64) for _ in range(BATCH)] for _ in range(STEPS)]
     for t in range(STEPS - 1):
         for b in range(BATCH):
-            obs = encode(w, spec_name, time_step.observation, t, b).detach()
-            q = critics(w, "skip_critic", obs, time_step.prev_action[t + 1, b])[0].reshape(max_skip, -1)
+            obs = reference.encode(w, spec_name, time_step.observation, t, b).detach()
+            q = reference.critics(w, "skip_critic", obs, time_step.prev_action[t + 1, b])[0].reshape(max_skip, -1)
             errors, target, factor = [], 0.0, torch.ones(len(gamma), dtype=torch.float64)
             for j in range(1, max_skip + 1):
                 end = t + j
@@ -271,7 +248,7 @@ def test_a_loss_is_sacs_and_that_of_the_skip_values(settings, probability):
     experience = stored(settings.get("spec", VECTOR_SPEC), parts, probability)
     loss, _ = losses_of(tested, experience)
     expected, info = losses_of(plain, Experience(experience.time_step, ()))
-    w = weights_of(tested)
+    w = reference.weights_of(tested)
     # What the value contains of entropy: the same draws without it in the target.
     plain.entropy_in_target = False
     bonus = info.value - losses_of(plain, Experience(experience.time_step, ()))[1].value
@@ -297,47 +274,17 @@ def test_a_loss_is_sacs_and_that_of_the_skip_values(settings, probability):
             torch.testing.assert_close(parameter.grad, plain.get_parameter(name).grad, rtol=1e-9, atol=1e-12)
 
 
-def test_one_sample_serves_everything(monkeypatch):
-    tested, _ = learner()
-    drawn = record_draws(monkeypatch, torch.randn(STEPS, BATCH, NUM_ACTIONS, dtype=torch.float64))
-    tested.train_step(stored())
-    assert drawn == {"noise": 1, "uniform": 0}
-
-
-def test_the_target_of_a_skip_is_sacs_soft_value():
-    """V(s') = min_i Q'_i(s', a') - alpha log pi(a'), by hand at one frame of a skip of one step."""
-    tested, _ = learner(max_skip=1)
-    experience = stored()
-    noise = torch.randn(STEPS, BATCH, NUM_ACTIONS, dtype=torch.float64)
-    original, torch.randn_like = torch.randn_like, lambda x: noise
-    try:
-        info = tested.train_step(experience)
-    finally:
-        torch.randn_like = original
-    w = weights_of(tested)
-    obs = encode(w, "encoder", experience.time_step.observation, 2, 0)
-    a, log_pi = act(w, obs, noise[2, 0])
-    q = tested.target_critics(obs, a).min()
-    value = (q - w["temperature.value"].exp() * log_pi).item()
-    assert info.value[2, 0].item() == pytest.approx(value)
-
-
 @pytest.mark.parametrize("spec", [VECTOR_SPEC, IMAGE_SPEC], ids=["vector", "image"])
 def test_no_gradient_of_skip_values_reaches_anything_else(spec):
     tested, _ = learner(spec=spec)
     info = tested.train_step(stored(spec))
-    check_actor_alone(tested, info.own[0], ("skip_critic.",))
-
-
-def test_the_actors_loss_trains_the_actor_alone():
-    tested, _ = learner(spec=IMAGE_SPEC)
-    check_actor_alone(tested, tested.train_step(stored(IMAGE_SPEC)).actor_loss, ("actor.",))
+    reference.check_actor_alone(tested, info.own[0], ("skip_critic.",))
 
 
 def test_what_is_observed():
     """Three frames held throughout: frame 0 is an example of 1 and 2 steps, frame 1 of 1. With a decision at 1, one each."""
     tested, _ = learner()
-    time_step = replayed(VECTOR_SPEC)
+    time_step = reference.replayed(VECTOR_SPEC)
     three = type(time_step)(*[x[:3, :1] for x in time_step])._replace(
         step_type=torch.tensor([[F], [M], [M]], dtype=torch.uint8)
     )
@@ -354,68 +301,13 @@ def test_what_is_observed():
     assert all(x.dim() == 0 and not x.requires_grad for x in loss.extra.values())
 
 
-def test_skip_values_learn_a_known_return():
-    """Reward 1 a step, no end, V held at 0: Q_skip(j) goes to 1 + gamma + ... + gamma^(j-1)."""
-    tested = temporl(max_skip=3, td_loss=OneStepTDLoss(0.5), entropy_in_target=False)
-    with torch.no_grad():
-        for p in tested.target_critics.parameters():
-            p.zero_()
-    shape = (5, 8)
-    time_step = type(frame(1))(
-        torch.full(shape, int(M), dtype=torch.uint8), torch.ones(shape), torch.ones(shape), torch.randn(*shape, 3),
-        torch.rand(*shape, NUM_ACTIONS) * 2 - 1, torch.ones(shape),
-    )  # fmt: skip
-    experience = Experience(time_step, TempoRLInfo(torch.zeros(shape, dtype=torch.bool)))
-    optimizer = torch.optim.Adam(tested.skip_critic.parameters(), 0.05)
-    for _ in range(150):
-        optimizer.zero_grad()
-        losses_of(tested, experience)[0].loss.mean().backward()
-        optimizer.step()
-    q = tested.train_step(experience).own[0].mean((0, 1))
-    torch.testing.assert_close(q, torch.tensor([1.0, 1.5, 1.75]), atol=0.03, rtol=0)
-
-
-@pytest.mark.parametrize("log_std", [-2.5, 0.0])
-def test_the_entropy_bonus_favours_no_duration(log_std):
-    """One state that goes on for ever with reward 1, and critics at the soft fixed point: holding changes nothing.
-
-    With gamma = 1/2 and E[h] the mean entropy bonus of the policy, which is below 0 at log_std -2.5 and above it at 0:
-    Q = (1 + E[h] / 2) / (1 - 1/2). Durations that missed the entropy of the held steps would differ by E[h] / 2.
-    """
-    temperature = functools.partial(Temperature, tuning="fixed", initial_value=0.5)
-    tested = temporl(max_skip=3, td_loss=OneStepTDLoss(0.5), temperature_ctor=temperature)
-    shape = (5, 100)
-    with torch.no_grad():
-        for p in [*tested.target_critics.parameters(), *tested.actor.parameters()]:
-            p.zero_()
-        tested.actor.head.bias[NUM_ACTIONS:] = log_std
-        mean, log_stds = tested.actor(torch.randn(100_000, 3))
-        h = -0.5 * distributions.squashed_normal_sample(mean, log_stds)[1].mean().item()
-        assert h > 0.3 if log_std == 0.0 else h < -0.3
-        q = (1.0 + 0.5 * h) / 0.5
-        tested.target_critics.last.bias.fill_(q)
-    time_step = type(frame(1))(
-        torch.full(shape, int(M), dtype=torch.uint8), torch.ones(shape), torch.ones(shape), torch.randn(*shape, 3),
-        torch.rand(*shape, NUM_ACTIONS) * 2 - 1, torch.ones(shape),
-    )  # fmt: skip
-    experience = Experience(time_step, TempoRLInfo(torch.zeros(shape, dtype=torch.bool)))
-    optimizer = torch.optim.Adam(tested.skip_critic.parameters(), 0.05)
-    for number in range(120):
-        optimizer.param_groups[0]["lr"] = 0.05 * (1 - number / 120)
-        optimizer.zero_grad()
-        losses_of(tested, experience, number)[0].loss.mean().backward()
-        optimizer.step()
-    learnt = tested.train_step(experience).own[0].mean((0, 1))
-    torch.testing.assert_close(learnt, torch.full((3,), q), atol=0.04, rtol=0)
-
-
 def test_the_shortest_segment_holds_the_longest_duration():
     assert temporl(max_skip=4).min_segment_length == 5 and temporl(max_skip=1).min_segment_length == 2
 
 
 def test_groups_hold_every_trainable_parameter_once():
     tested, _ = learner(spec=IMAGE_SPEC)
-    check_groups(tested, ("actor.",), ("encoder.", "critics.", "skip_critic."))
+    reference.check_groups(tested, ("actor.",), ("encoder.", "critics.", "skip_critic."))
     # One network of skip values, whatever the number of critics: there is no minimum to take.
     assert temporl(critic_ctor=functools.partial(CriticEnsemble, num_critics=3)).skip_critic.num_critics == 1
 

@@ -74,8 +74,7 @@ def test_memories_are_in_float32(kind):
         assert other.dtype == torch.float32 and torch.equal(one, other)
 
 
-@pytest.mark.parametrize("path", ["plain", "traced"])
-@pytest.mark.parametrize("params", [[], TWO], ids=["one reward", "two rewards"])
+@pytest.mark.parametrize("path, params", [("plain", TWO), ("traced", [])], ids=["two rewards", "one reward, traced"])
 def test_beta_and_targets_at_values_of_100(params, path, monkeypatch):
     """Multiples of 0.5 are all that bfloat16 has there, and beta, a softmax of differences, would change by 0.1 and more."""
     trainer = build("hidden_layers = (64, 64)", *params)

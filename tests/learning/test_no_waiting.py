@@ -208,33 +208,3 @@ def test_little_is_launched_outside_the_program():
             learner.learn_from(trainer.replay_buffer, 8, trainer.segment_length)
     assert launches.count["program"] > 150 and launches.count["optimizer and targets"] == 2 * 3 + 1  # for each group, two
     assert launches.count["the rest"] < 70
-
-
-READS = [
-    lambda x: x.sum().item(),
-    lambda x: float(x.mean()),
-    lambda x: bool((x > 0).any()),
-    lambda x: x.tolist(),
-    lambda x: x.cpu(),
-    lambda x: x.nonzero(),
-    lambda x: x[x > 0],
-    lambda x: torch.equal(x, x + 1),
-    lambda x: x + torch.tensor(1.0).to(x.device),
-    lambda x: x + torch.tensor([1.0]).to(x.device),
-    lambda x: torch.stack([x.sum(), torch.tensor(1.0)]),
-    lambda x: torch.tensor(0.5, device=x.device) * x,
-]
-
-
-@pytest.mark.parametrize("read", READS)
-def test_these_tests_notice_what_waits(read):
-    trainer = built("sac")
-    compute = trainer.learner.uncompiled
-
-    def waits(experience, weights):
-        read(experience.time_step.reward)
-        return compute(experience, weights)
-
-    trainer.learner._program = waits
-    with pytest.raises((RuntimeError, NotImplementedError, AssertionError)):
-        updates(trainer)

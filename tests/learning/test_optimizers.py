@@ -12,13 +12,11 @@ import torch
 from taac.errors import DivergedError, TaacError
 from taac.learning.learner import Learner
 from taac.learning.optimizers import TensorFlowAdam, load_state, state_after_a_step, take_step
-from taac.runs import manifest
 from taac.runs.checkpoint import Checkpoints
-from taac.runs.run_folder import RunFolder
 from tests.algorithms.test_own_encoders import LinearEncoder  # noqa: F401, gin's by its import
 from tests.learning.test_guard import make_batch, parameters
 from tests.learning.test_learner import first_batch, make_agent
-from tests.training.runs import assert_same_parameters, build, run
+from tests.training.runs import assert_same_parameters, build
 
 
 @pytest.mark.parametrize(
@@ -84,7 +82,7 @@ def first_steps(learner, update):
             yield name, p.detach() - before[name], -0.01 * p.grad / (p.grad.abs() + 1e-7 / 0.001**0.5)
 
 
-@pytest.mark.parametrize("method, convolutions", [("sac", 2), ("taac", 2), ("sac_recurrent", 4)])
+@pytest.mark.parametrize("method, convolutions", [("taac", 2), ("sac_recurrent", 4)])
 def test_each_weight_of_a_convolution_moves_by_its_own_gradient(method, convolutions):
     """torch returns the gradients of convolutions of such images with the channels last in memory."""
     trainer, experience = first_batch(method, *CAMERA)
@@ -181,27 +179,16 @@ def test_adam_takes_a_closure_and_skips_what_is_not_finite():
     assert parameter.item() == pytest.approx(2.9)
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.3])
-def test_weight_decay_of_adam_adds_to_the_gradient(decay):
+def test_weight_decay_of_adam_adds_to_the_gradient():
     """As a loss with `decay / 2 * w^2` more."""
     decayed, regularised = (torch.nn.Parameter(torch.tensor([1.0, -2.0, 3.0])) for _ in range(2))
     first, second = TensorFlowAdam([decayed], lr=0.1, eps=0.5), TensorFlowAdam([regularised], lr=0.1, eps=0.5)
-    first.param_groups[0]["weight_decay"] = decay
+    first.param_groups[0]["weight_decay"] = 0.3
     for t in range(5):
         decayed.grad = torch.tensor([0.5, 1.0, -t])
-        regularised.grad = torch.tensor([0.5, 1.0, -t]) + decay * regularised.detach()
+        regularised.grad = torch.tensor([0.5, 1.0, -t]) + 0.3 * regularised.detach()
         first.step(), second.step()
     torch.testing.assert_close(decayed, regularised)
-    assert (decay == 0) == (decayed.tolist() == pytest.approx(_moved_without_decay(), rel=1e-5))
-
-
-def _moved_without_decay():
-    parameter = torch.nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))
-    optimizer = TensorFlowAdam([parameter], lr=0.1, eps=0.5)
-    for t in range(5):
-        parameter.grad = torch.tensor([0.5, 1.0, -t])
-        optimizer.step()
-    return parameter.tolist()
 
 
 # Optimizers of torch -------------------------------------------------------------------------------------------------
@@ -265,17 +252,6 @@ def test_settings_of_each_group_come_from_scopes_in_gin():
     assert [found[name]["lr"] == 0.125 for name in found] == [False, False, True, True]
 
 
-def test_decoupled_decay_shrinks_the_weights():
-    """AdamW's first step is w (1 - lr decay) - lr sign(gradient), where the gradient is far above its eps."""
-    learner = Learner(make_agent(), 0.1, optimizer_ctor=of_torch("AdamW", eps=1e-30), weight_decay={"actor": 0.5})
-    weight = learner.agent.algorithm.actor.head.weight
-    before = weight.detach().clone()
-    learner.update(make_batch())
-    torch.testing.assert_close(weight.detach(), 0.95 * before - 0.1 * weight.grad.sign())
-    decays = [group["weight_decay"] for group in learner.optimizer.param_groups]
-    assert decays == [0.5, 0.01, 0.0]
-
-
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_step_that_is_not_finite_changes_nothing(name):
     learner = Learner(make_agent(), 0.01, optimizer_ctor=of_torch(name, **OTHERS[name]))
@@ -320,10 +296,6 @@ def test_what_is_kept_after_a_step_is_known_before_it(name):
     assert kinds(expected) == kinds(found) and found
 
 
-def bound(name):
-    return [f"Learner.optimizer_ctor = @{name}", *(f"{name}.{key} = {value}" for key, value in OTHERS[name].items())]
-
-
 @pytest.mark.parametrize("name", [*OTHERS, "one for each group"])
 def test_a_saved_optimizer_goes_on_bit_for_bit(tmp_path, name):
     def make():
@@ -351,30 +323,13 @@ def test_a_saved_optimizer_goes_on_bit_for_bit(tmp_path, name):
         assert_same_parameters(whole, saved)
 
 
-def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
-    params = (
-        *bound("AdamW"), "Learner.weight_decay = {'critic': 1e-3}", "Intervals.checkpoint_interval = 20", "hidden_layers = (8,)",
-        "initial_collect_steps = 20", "num_env_steps = 60", "evaluation_interval = 1000", "Evaluator.evaluation_episodes = 1",
-    )  # fmt: skip
-    whole = run(tmp_path / "whole", *params)
-    run(tmp_path / "killed", *params, until=50)
-    assert_same_parameters(whole, run(tmp_path / "killed", *params))
-    other = run(tmp_path / "other", *params, "Learner.weight_decay = {'critic': 1e-2}")
-    with pytest.raises(AssertionError):
-        assert_same_parameters(whole, other)
-
-
-def test_a_checkpoint_that_lacks_a_part_of_the_state_is_refused(tmp_path):
-    params = (*bound("AdamW"), "num_env_steps = 310", "evaluation_interval = 1000", "Evaluator.evaluation_episodes = 1")
-    run(tmp_path / "run", *params)
-    trainer, folder = build(*params), RunFolder(tmp_path / "run")
-    path = folder.checkpoints.path / "310.json"
-    content = manifest.read_manifest(path)
-    del dict(content["state"]["learner"]["optimizer"]["state"]["$items"])[0]["max_exp_avg_sq"]
-    path.write_bytes(manifest.make_manifest(content))
+def test_a_checkpoint_that_lacks_a_part_of_the_state_is_refused():
+    learner = Learner(make_agent(), optimizer_ctor=of_torch("AdamW", amsgrad=True))
+    learner.update(make_batch())
+    state = copy.deepcopy(learner.optimizer.state_dict())
+    del state["state"][0]["max_exp_avg_sq"]
     with pytest.raises(TaacError, match=r"of another optimizer: 'max_exp_avg_sq' of parameter 0 is missing, expected"):
-        trainer.resume(folder)
-    trainer.close()
+        load_state(learner.optimizer, state)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""Agents that hold only what their role needs, for every method."""
+"""Agents that hold only what their role needs."""
 
 from __future__ import annotations
 
-import multiprocessing
 from types import SimpleNamespace
 
 import pytest
@@ -14,14 +13,14 @@ from taac.data_structures import Experience
 from taac.errors import TaacError
 from taac.learning.learner import Learner
 from taac.runs import checkpoint
-from taac.runs.checkpoint import Checkpoints
 from taac.training import experiment
-from tests.methods import METHODS, fitting
+from tests.learning.test_learner import make_agent
+from tests.methods import REPRESENTATIVES, fitting
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(params=METHODS)
+@pytest.fixture(params=[*REPRESENTATIVES, "sac_krep", "sac_value"])
 def make(request):
     """Makes agents of a method on a toy; all of one seed, so of the same parameters."""
     configuration.load(
@@ -71,7 +70,9 @@ def test_every_role_acts_as_the_whole_agent_does(make):
     whole, collecting, acting = make("learn"), make("collect"), make("act")
     assert_same(steps(whole, make.environment, *ways), steps(collecting, make.environment, *ways))
     # Collecting has moved the statistics of observations; acting takes them over with everything else.
-    acting.load_state_dict(acting.own_state(whole.state_dict()))
+    state = acting.own_state(whole.state_dict())
+    assert set(state) < set(whole.state_dict())
+    acting.load_state_dict(state)
     assert_same(steps(whole, make.environment, "predict"), steps(acting, make.environment, "predict"))
     assert torch.equal(whole.observation_normalizer.count, acting.observation_normalizer.count)
 
@@ -82,8 +83,7 @@ def test_a_role_holds_no_more_than_it_needs(make):
     held = [name for name, _ in acting.algorithm.named_children()]
     gone = {name for name, _ in whole.algorithm.named_children()} - set(held)
     assert {"target_encoder", "target_value" if make.method == "sac_value" else "target_critics"} <= gone
-    needs_critics = ("taac", "taac_1td", "taac_ntd", "taac_l", "taac_q", "sac_krep")
-    assert ("critics" in held) == (make.method in needs_critics)
+    assert ("critics" in held) == (make.method in ("taac_q", "sac_krep"))
     assert acting.reward_normalizer is None
     for name in held:
         agent = make("collect")
@@ -115,22 +115,6 @@ def test_values_of_replayed_actions_are_those_that_training_learns(make):
             found.append(valuing.algorithm.action_values(valuing._seen(time_step), before, asked)[0])
     torch.testing.assert_close(torch.stack(found), expected, rtol=1e-4, atol=1e-5)
     assert expected.shape == (6 - burn_in, 3) and expected.std() > 0.1
-
-
-def test_the_state_of_a_role_is_saved_and_loaded_by_itself(make, tmp_path):
-    """From the whole to a role, from the file of a role to another; and never silently to less than is needed."""
-    whole, acting, other = make("learn"), make("act", seed=1), make("collect", seed=2)
-    acting.load_state_dict(acting.own_state(whole.state_dict()))
-    Checkpoints(tmp_path).save(1, {"agent": acting.state_dict()})
-    state = Checkpoints(tmp_path).newest().part("agent")
-    assert set(state) < set(whole.state_dict())
-    checkpoint.load_into(other, other.own_state(state), tmp_path / "actor.pt")
-    assert_same(steps(whole, make.environment, "predict"), steps(other, make.environment, "predict"))
-    with pytest.raises(TaacError, match=r"Missing key.*(target_critics|target_value)"):
-        checkpoint.load_into(make("learn"), state, tmp_path / "actor.pt")
-    state.pop(next(name for name in state if name.startswith("algorithm.actor.")))
-    with pytest.raises(TaacError, match=r"Missing key.*algorithm\.actor\."):
-        checkpoint.load_into(other, other.own_state(state), tmp_path / "actor.pt")
 
 
 def disturb(agent):
@@ -181,67 +165,17 @@ def test_a_collecting_agent_acts_on_what_a_learner_hands_over(make):
     assert all(map(torch.equal, before, collecting.acting_state().values()))
 
 
-REMOTE = [
-    "create_environment.env_name = 'tests.toy_tasks:taac-test/PointMass-v0'", "num_envs = 3", "hidden_layers = (8,)",
-    "create_agent.normalize_observations = True", "initial_collect_steps = 40", "batch_size = 8", "replay_length = 100",
-]  # fmt: skip
-
-
-def collect_remotely(connection):
-    """Another process: an agent that only collects, on parameters that come through a pipe."""
-    configuration.load(["gin/tasks/simple_control.gin", "gin/methods/taac.gin"], REMOTE)
-    environment = configuration.build(experiment.create_environment)
-    torch.manual_seed(123)
-    agent = configuration.build(lambda: experiment.create_agent(environment, CPU, role="collect"))
-    time_step, state = environment.reset(5), agent.initial_state(3)
-    while (handed := connection.recv()) is not None:
-        agent.load_acting_state({name: torch.from_numpy(value) for name, value in handed.items()})
-        torch.manual_seed(7)
-        actions = []
-        for _ in range(4):  # goes on where it was: no episode ends for new parameters
-            step = agent.rollout_step(time_step, state)
-            state, time_step = step.state, environment.step(step.output)
-            actions.append(step.output.numpy())
-        connection.send(actions)
-    environment.close()
-
-
-def test_a_collector_in_another_process():
-    """It acts as an agent here does, with the learner's parameters before and after updates."""
-    here, there = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=collect_remotely, args=(there,))
-    process.start()
-    configuration.load(["gin/tasks/simple_control.gin", "gin/methods/taac.gin"], REMOTE)
-    trainer = configuration.build(experiment.create_experiment)
-    environment = configuration.build(experiment.create_environment)
-    local = configuration.build(lambda: experiment.create_agent(environment, CPU, role="collect"))
-    time_step, state = environment.reset(5), local.initial_state(3)
-    found = []
-    for _ in range(2):
-        while trainer.learner.num_updates < 20 * len(found):
-            trainer.collect()
-            trainer.learn()
-        handed = trainer.agent.acting_state()
-        here.send({name: value.numpy() for name, value in handed.items()})
-        local.load_acting_state(handed)
-        torch.manual_seed(7)
-        expected = []
-        for _ in range(4):
-            step = local.rollout_step(time_step, state)
-            state, time_step = step.state, environment.step(step.output)
-            expected.append(step.output)
-        assert here.poll(120), "the other process does not answer"
-        found.append(torch.stack([torch.from_numpy(action) for action in here.recv()]))
-        assert torch.equal(found[-1], torch.stack(expected))
-    here.send(None)
-    process.join(60)
-    trainer.close(), environment.close()
-    assert process.exitcode == 0 and not torch.equal(*found)
+def test_a_state_is_never_silently_loaded_to_less_than_is_needed(tmp_path):
+    whole, acting = make_agent(), Agent(make_agent().algorithm, role="act")
+    state = acting.own_state(whole.state_dict())
+    with pytest.raises(TaacError, match=r"Missing key.*target_critics"):
+        checkpoint.load_into(make_agent(), state, tmp_path / "actor.pt")
+    state.pop(next(name for name in state if name.startswith("algorithm.actor.")))
+    with pytest.raises(TaacError, match=r"Missing key.*algorithm\.actor\."):
+        checkpoint.load_into(acting, acting.own_state(state), tmp_path / "actor.pt")
 
 
 def test_what_a_role_is_not_for_is_refused():
-    from tests.learning.test_learner import make_agent
-
     algorithm = make_agent().algorithm
     for role in ("value", "act"):
         acting = Agent(algorithm, role=role)

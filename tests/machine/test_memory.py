@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -57,6 +58,28 @@ def test_readable_bytes(count, text):
     assert memory.readable_bytes(count) == text
 
 
+@pytest.mark.parametrize(
+    "environment, functions, calls",
+    [
+        ({}, ["mallopt"], [(-3, 32 << 20), (-1, 128 << 20)]),
+        ({"MALLOC_TRIM_THRESHOLD_": "0"}, ["mallopt"], []),  # the user's choice stays
+        ({"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=0"}, ["mallopt"], []),
+        ({}, [], []),  # musl has no such function
+    ],
+)
+def test_freed_memory_is_kept_unless_the_environment_sets_malloc(environment, functions, calls, monkeypatch):
+    called = []
+    for name in [name for name in os.environ if name.startswith("MALLOC_") or name == "GLIBC_TUNABLES"]:
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    library = SimpleNamespace(**{name: lambda *given: called.append(given) for name in functions})
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(memory.sys, "platform", "linux")
+    memory.keep_freed_memory()
+    assert called == calls
+
+
 # Pages that the system had to give this process in 20 rounds of 64 blocks of 1 MiB: 16,384 pages of 4 KiB a round.
 PAGES = """
 import resource
@@ -76,26 +99,16 @@ print(pages() - before)
 """
 
 
-def pages(**environment: str) -> int:
-    plain = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_") and k != "GLIBC_TUNABLES"}
-    command = [sys.executable, "-c", PAGES]
-    return int(subprocess.run(command, env=plain | environment, capture_output=True, text=True, check=True).stdout)
-
-
+@pytest.mark.slow
 @pytest.mark.skipif(
     sys.platform != "linux" or not hasattr(memory.ctypes.CDLL(None), "gnu_get_libc_version"), reason="glibc's setting"
 )
-def test_freed_memory_is_kept_unless_the_environment_sets_malloc():
-    assert pages() < 16384
-    assert pages(MALLOC_TRIM_THRESHOLD_="0") > 5 * 16384
-    assert pages(GLIBC_TUNABLES="glibc.malloc.trim_threshold=0") > 5 * 16384
-
-
-def test_other_c_libraries_are_left_alone(monkeypatch):
-    for name in [name for name in os.environ if name.startswith("MALLOC_") or name == "GLIBC_TUNABLES"]:
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())  # musl: no mallopt
-    memory.keep_freed_memory()
+@pytest.mark.parametrize("environment, kept", [({}, True), ({"MALLOC_TRIM_THRESHOLD_": "0"}, False)])
+def test_glibc_keeps_freed_memory(environment, kept):
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_") and k != "GLIBC_TUNABLES"}
+    command = [sys.executable, "-c", PAGES]
+    done = subprocess.run(command, env=plain | environment, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 16384 if kept else int(done.stdout) > 5 * 16384
 
 
 def test_a_run_keeps_freed_memory(monkeypatch):

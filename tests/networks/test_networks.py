@@ -41,10 +41,6 @@ def test_initialisation_of_critics(reward_dim, share, networks, outputs):
     assert last.std().item() == pytest.approx(0.003 / math.sqrt(3), rel=0.1)
 
 
-def test_the_last_layers_range_can_be_set():
-    assert 0.1 < CriticEnsemble(8, last_init_range=0.5, hidden_layers=(64,)).last.weight.abs().max() <= 0.5
-
-
 def test_critics_begin_different_from_each_other():
     critics = CriticEnsemble(6, num_critics=2)
     assert not torch.equal(*critics.hidden[0].weight)
@@ -82,15 +78,6 @@ def test_an_ensemble_is_critics_one_by_one(num_critics, reward_dim, share, hidde
         torch.testing.assert_close(together[i], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_critics_share_nothing():
-    critics = scramble(CriticEnsemble(6, num_critics=3, hidden_layers=(7,)))
-    critics(torch.randn(9, 4), torch.randn(9, 2))[1].sum().backward()
-    for name, parameter in critics.named_parameters():
-        assert parameter.shape[0] == 3
-        assert not parameter.grad[0].any() and not parameter.grad[2].any(), name
-        assert parameter.grad[1].any(), name
-
-
 @pytest.mark.parametrize("num_choices", [None, 4])
 def test_parts_of_a_reward_share_nothing(num_choices):
     """The gradient of part 2 of critic 1 is that of one network: none of another part's, or critic's."""
@@ -98,17 +85,6 @@ def test_parts_of_a_reward_share_nothing(num_choices):
     critics(torch.randn(9, 4), torch.randn(9, 2))[1, ..., 2].sum().backward()
     for name, parameter in critics.named_parameters():
         assert [bool(gradient.any()) for gradient in parameter.grad] == [False] * 5 + [True], name
-
-
-@pytest.mark.parametrize("batch", BATCHES, ids=str)
-@pytest.mark.parametrize("reward_dim, rest", [(None, ()), (1, (1,)), (3, (3,))])
-def test_critics_take_any_batch(batch, reward_dim, rest):
-    critics = scramble(CriticEnsemble(6, reward_dim, hidden_layers=(7,)))
-    features, action = torch.randn(*batch, 4), torch.randn(*batch, 2)
-    q = critics(features, action)
-    assert q.shape == (2, *batch, *rest)
-    flat = critics(features.reshape(-1, 4), action.reshape(-1, 2))
-    torch.testing.assert_close(q.reshape(2, -1, *rest), flat.reshape(2, -1, *rest), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("share", [False, True])
@@ -182,18 +158,6 @@ def test_a_truncated_normal_has_the_standard_deviation_that_is_asked_for():
     assert weights.std().item() == pytest.approx(0.3 / math.sqrt(400), rel=0.02)
 
 
-def test_the_heads_range_can_be_set():
-    actor = ActorNetwork(20, 4, hidden_layers=(50,), head_init_range=0.01)
-    assert_uniform(actor.head.weight, 0.01)
-    assert not actor.head.bias.any()
-
-
-def test_an_untrained_actor_is_close_to_the_middle_of_the_box():
-    mean, log_std = ActorNetwork(8, 3)(torch.randn(1000, 8))
-    assert mean.abs().mean() < 0.5 and log_std.abs().mean() < 0.5
-    assert mean.std() > 0.01
-
-
 @pytest.mark.parametrize("hidden_layers", [(), (7,), (7, 6)], ids=str)
 def test_the_actors_values(hidden_layers):
     actor = scramble(ActorNetwork(4, 2, hidden_layers, log_std_min=-0.2, log_std_max=0.25))
@@ -220,17 +184,6 @@ def test_log_std_is_clipped_to_minus_20_and_2_unless_told():
 def test_crossed_clamps_are_refused():
     with pytest.raises(TaacError, match="log_std_min"):
         ActorNetwork(4, 2, log_std_min=1.0, log_std_max=1.0)
-
-
-@pytest.mark.parametrize("batch", BATCHES, ids=str)
-def test_the_actor_takes_any_batch(batch):
-    actor = scramble(ActorNetwork(4, 2, (7,)))
-    features = torch.randn(*batch, 4)
-    mean, log_std = actor(features)
-    assert mean.shape == log_std.shape == (*batch, 2)
-    flat_mean, flat_log_std = actor(features.reshape(-1, 4))
-    torch.testing.assert_close(mean.reshape(-1, 2), flat_mean)
-    torch.testing.assert_close(log_std.reshape(-1, 2), flat_log_std)
 
 
 # --- Trajectory embedding ---------------------------------------------------------------------------------------------
@@ -262,18 +215,6 @@ def test_the_embeddings_values(num_parts, batch):
 
 
 # --- Switches ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("hidden_layers", [(), (7, 6)], ids=str)
-@pytest.mark.parametrize("num_switches", [1, 4])
-def test_the_logits_of_switches(hidden_layers, num_switches):
-    network = scramble(SwitchNetwork(5, hidden_layers, num_switches))
-    features = x = torch.randn(3, 4, 5)
-    for layer in network.hidden:
-        if isinstance(layer, torch.nn.Linear):
-            x = torch.relu(x @ layer.weight.T + layer.bias)
-    torch.testing.assert_close(network(features), x @ network.head.weight.T + network.head.bias)
-    assert network(features).shape == (3, 4, num_switches)
 
 
 def test_switches_begin_close_to_a_fair_coin():

@@ -48,13 +48,6 @@ def test_rewards_against_the_recursion(reward_dim, clip):
         assert np.abs(expected).max() > 0.99  # and the clip, where there is one, does clip
 
 
-def test_the_first_batch_sets_the_statistics():
-    normalizer = RewardNormalizer()
-    reward = torch.tensor([[4.0, 6.0], [8.0, 10.0]])  # mean 7, variance 5
-    normalizer.update(reward)
-    torch.testing.assert_close(normalizer(reward), (reward - 7) / 5**0.5)
-
-
 def test_the_statistics_move_by_8_of_9_then_by_8_of_10():
     normalizer = RewardNormalizer()
     for value in (0.0, 9.0, 0.0):
@@ -70,17 +63,6 @@ def test_normalising_does_not_move_the_statistics():
     state = {name: x.clone() for name, x in normalizer.state_dict().items()}
     assert torch.equal(normalizer(torch.full((3, 4), 7.0)), normalizer(torch.full((3, 4), 7.0)))
     assert all(torch.equal(x, state[name]) for name, x in normalizer.state_dict().items())
-
-
-def test_the_state_of_rewards_can_be_saved_and_loaded():
-    first, second = RewardNormalizer(2), RewardNormalizer(2)
-    for _ in range(3):
-        first.update(torch.randn(3, 4, 2) * 5 + 1)
-    second.load_state_dict(first.state_dict())
-    batch = torch.randn(3, 4, 2)
-    for normalizer in (first, second):  # how often it was called is part of it
-        normalizer.update(batch)
-    assert torch.equal(first(batch), second(batch))
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -3.0, 1000.0, 1e6])
@@ -156,7 +138,7 @@ def test_the_scale_of_rewards_against_the_recursion(parts, clip, repeat_gamma):
 def test_returns_that_do_not_vary_scale_nothing(reward):
     """Episodes of one step: all have the same return."""
     scaler = RewardScaler(3, 0.99)
-    for _ in range(1000):
+    for _ in range(300):
         scaler.observe(in_rollouts([FIRST] * 3, [0.0] * 3, [0] * 3))
         scaler.observe(in_rollouts([LAST] * 3, [reward] * 3, [1] * 3))
     assert torch.equal(scaler(torch.full((2, 3), reward)), torch.full((2, 3), reward))
@@ -335,12 +317,8 @@ def test_one_observation_does_not_blow_up():
 def test_before_the_first_observation_nothing_changes():
     normalizer = ObservationNormalizer(SPEC)
     x = observed(np.random.default_rng(0), 4)
-    x["vector"] = torch.tensor([[0.5, -3.0, 9.0]])
+    x["vector"] = torch.tensor([[0.5, -3.0, 100.0]])  # which is not clipped either
     torch.testing.assert_close(normalizer(x)["vector"], x["vector"])
-
-
-def test_before_the_first_observation_nothing_is_clipped():
-    assert ObservationNormalizer(TensorSpec((1,)))(torch.tensor([[100.0]])).item() == pytest.approx(100.0)
 
 
 def test_normalising_observations_does_not_move_the_statistics():

@@ -44,29 +44,6 @@ def test_the_gradient_of_action_gradient_loss_is_the_policy_gradient():
     assert critic_parameter.grad is None  # dQ/da is a constant, even where it has a graph
 
 
-def test_action_gradient_loss_with_the_weight_of_beta():
-    """`-beta_1 dQ/da da/dphi` through tanh, against finite differences of `-sum beta_1 Q(a(phi))`."""
-    s = torch.linspace(-1, 1, 6, dtype=torch.float64).reshape(3, 2)
-    beta = torch.tensor([[0.125], [0.5], [1.0]], dtype=torch.float64)
-    phi = torch.tensor([[0.3, -0.7], [0.2, 0.9]], dtype=torch.float64, requires_grad=True)
-
-    def q_of(action):
-        return torch.sin(3 * action).sum(-1) + action.prod(-1)
-
-    action = torch.tanh(s @ phi)
-    constant_action = action.detach().requires_grad_()
-    (dq_da,) = torch.autograd.grad(q_of(constant_action).sum(), constant_action)
-    action_gradient_loss(action, beta * dq_da).sum().backward()
-    with torch.no_grad():
-        for i, j in np.ndindex(2, 2):
-            moved = []
-            for sign in (1, -1):
-                point = phi.detach().clone()
-                point[i, j] += sign * 1e-6
-                moved.append(-(beta[:, 0] * q_of(torch.tanh(s @ point))).sum().item())
-            assert phi.grad[i, j].item() == pytest.approx((moved[0] - moved[1]) / 2e-6, rel=1e-6)
-
-
 # --- Temperature ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("entropy, target, direction", [(0.5, 1.5, 1), (1.5, 0.5, -1), (-3.0, -2.0, 1), (0.5, 0.5, 0)])
 def test_temperature_rises_while_the_entropy_is_too_low(entropy, target, direction):

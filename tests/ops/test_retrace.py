@@ -9,13 +9,9 @@ import torch
 from taac.data_structures import StepType
 from taac.errors import TaacError
 from taac.ops.value_ops import n_step_return, one_step_return, retrace_return
+from tests.ops.test_value_ops import NAN, column
 
 F, M, L = StepType.FIRST, StepType.MID, StepType.LAST
-NAN = float("nan")
-
-
-def column(*values, dtype=torch.float64):
-    return torch.tensor(values, dtype=dtype).unsqueeze(1)
 
 
 def test_a_table_worked_by_hand():

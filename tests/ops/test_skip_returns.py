@@ -10,19 +10,11 @@ from hypothesis import strategies as st
 from taac.data_structures import StepType
 from taac.errors import TaacError
 from taac.ops.value_ops import compare_through_return, n_step_return, one_step_return, skip_returns
+from tests.ops.test_value_ops import INSIDE, NAN, across, column
+from tests.ops.test_value_ops import switches as decisions
 
 F, M, L = StepType.FIRST, StepType.MID, StepType.LAST
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
-NAN = float("nan")
-
-
-def column(*values, dtype=torch.float32):
-    """`[T, 1]` of one environment's values in time."""
-    return torch.tensor(values, dtype=dtype).unsqueeze(1)
-
-
-def decisions(length, *at):
-    return column(*(t in at for t in range(length)), dtype=torch.bool)
 
 
 def table(x):
@@ -35,12 +27,6 @@ def table(x):
 #   t         0     1     2     3
 #   reward    -     1     2     4
 #   value     -    10    20     8
-INSIDE = {
-    "reward": column(NAN, 1, 2, 4),
-    "value": column(NAN, 10, 20, 8),
-    "step_type": column(F, M, M, M, dtype=torch.uint8),
-    "discount": column(NAN, 0.5, 0.5, 0.5),
-}
 # G_1: 1 + 10/2, 2 + 20/2, 4 + 8/2.  G_2: 1 + 2/2 + 20/4, 2 + 4/2 + 8/4.  G_3: 1 + 2/2 + 4/4 + 8/8.
 RETURNS = [[6, 12, 8], [7, 6, 0], [4, 0, 0]]
 
@@ -83,12 +69,7 @@ def test_fewer_and_more_durations_than_steps(max_skip):
 @pytest.mark.parametrize("decided", [(), (0,), (3,), (0, 3)])
 def test_no_skip_goes_through_the_end_of_an_episode(discount_at_last, before, decided):
     returns, happened = skip_returns(
-        reward=column(NAN, 1, 2, 0, 4, 6),
-        value=column(NAN, 10, 20, 40, 12, 8),
-        step_type=column(F, M, L, F, M, M, dtype=torch.uint8),
-        discount=column(NAN, 0.5, discount_at_last, 0.5, 0.5, 0.5),
-        decided=decisions(6, *decided),
-        max_skip=5,
+        **across(discount_at_last), decided=decisions(6, *decided), max_skip=5
     )
     expected = {**before, (1, 3): 10, (1, 4): 10, (2, 3): 9}
     found = {(j + 1, t): returns[j, t, 0].item() for j, t, _ in happened.nonzero().tolist()}

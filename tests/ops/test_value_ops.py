@@ -131,12 +131,6 @@ def test_segment_that_begins_in_the_middle_and_ends_at_last():
     assert returns.flatten().tolist() == [3, 4]
 
 
-def test_segment_that_begins_at_last():
-    # L F M: G1 = 3 + V2/2 = 7 is the new episode's.
-    returns = n_step_return(column(NAN, 0, 3), column(NAN, 16, 8), steps(L, F, M), column(NAN, 0.5, 0.5))
-    assert returns[1].item() == 7
-
-
 def test_shortest_segment():
     # T = 2: all three are r1 + d1 V1 = 3 + 8/4 = 5.
     args = (column(NAN, 3), column(NAN, 8), steps(M, M), column(NAN, 0.25))
@@ -186,13 +180,6 @@ def test_vector_reward_with_a_discount_each():
     assert n_step_return(*args).tolist() == [[[3, 20]], [[4, 40]]]
     assert one_step_return(*args).tolist() == [[[5, 20]], [[4, 40]]]
     assert compare_through_return(*args, switches(3, 1)).tolist() == [[[5, 20]], [[4, 40]]]
-
-
-def test_vector_reward_stops_at_last():
-    # F L F with gamma = (1/2, 1/4), truncated at 1: G0 = (1 + 8/2, 10 + 40/4) = (5, 20), not through G1.
-    discount = torch.tensor([0.5, 0.25]).expand(3, 1, 2)
-    returns = n_step_return(VECTOR_REWARD, VECTOR_VALUE, steps(F, L, F), discount)
-    assert returns[0].tolist() == [[5, 20]]
 
 
 def test_square_shapes_are_not_confused():

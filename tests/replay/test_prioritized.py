@@ -60,14 +60,14 @@ def chi_square(drawn, probabilities):
 # Equal priorities ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch", [1, 3, 14])
+@pytest.mark.parametrize("batch", [1, 14])
 @pytest.mark.parametrize("options", [{"alpha": 0.0}, {"alpha": 0.6}], ids=["alpha=0", "equal errors"])
 def test_equal_priorities_are_uniform_replay(options, batch):
     """2 environments with 7 segments each, in a ring that has wrapped: as `test_starts_are_uniform` of `ReplayBuffer`."""
     buffer = filled(2, 9, 13, **options)
     teach(buffer, 3, lambda e, n: 0.7 if options["alpha"] else float(n))
     drawn = []
-    for _ in range(3000 // batch):
+    for _ in range(1400 // batch):
         found, weights, _ = buffer.sample_batch(batch, 3, 0.5)
         drawn += items(found)
         assert weights.dtype == torch.float32 and weights.tolist() == [1.0] * batch
@@ -75,7 +75,7 @@ def test_equal_priorities_are_uniform_replay(options, batch):
     assert chi_square(drawn, uniform) < CHI_SQUARE[13]
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(situations())
 def test_with_equal_priorities_environments_give_equally_many_segments(s):
     """As in `ReplayBuffer` if their number divides the batch. Each part of an environment's ring contributes one."""
@@ -103,12 +103,12 @@ def test_segments_are_drawn_in_proportion_to_their_priorities(alpha):
     teach(buffer, 3, lambda e, n: n - 4)
     powers = np.array([0.25, 1.25, 2.25, 3.25, 4.25, 5.25, 6.25]) ** alpha
     probabilities = {(0, 4 + k): p for k, p in enumerate(powers / powers.sum())}
-    drawn = [item for _ in range(3000) for item in items(buffer.sample_batch(1, 3).experience)]
+    drawn = [item for _ in range(1000) for item in items(buffer.sample_batch(1, 3).experience)]
     assert chi_square(drawn, probabilities) < CHI_SQUARE[6]
     # Drawn from equal parts, counts are as good as exact.
-    drawn = [item for _ in range(300) for item in items(buffer.sample_batch(100, 3).experience)]
+    drawn = [item for _ in range(150) for item in items(buffer.sample_batch(100, 3).experience)]
     for item, p in probabilities.items():
-        assert drawn.count(item) / len(drawn) == pytest.approx(p, abs=1e-3)
+        assert drawn.count(item) / len(drawn) == pytest.approx(p, abs=2e-3)
 
 
 def test_weights_by_hand():
@@ -136,7 +136,7 @@ def test_the_weighted_mean_is_that_of_uniform_replay():
     buffer, values = filled(1, 9, 13, alpha=0.8, epsilon=4.0), np.arange(7.0) ** 2
     teach(buffer, 3, lambda e, n: values[n - 4])
     plain, weighted, weight = [], [], []
-    for _ in range(400):
+    for _ in range(200):
         batch = buffer.sample_batch(64, 3, 1.0)
         value = values[[n - 4 for _, n in items(batch.experience)]]
         assert 0 in value, "the least likely is in every batch: all have the same greatest weight, so one scale"
@@ -146,14 +146,6 @@ def test_the_weighted_mean_is_that_of_uniform_replay():
         weight.append(weights.mean())
     assert np.mean(plain) > 1.5 * values.mean()
     assert np.mean(weighted) / np.mean(weight) == pytest.approx(values.mean(), rel=0.02)
-
-
-def test_the_greater_error_of_a_segment_drawn_twice_counts():
-    buffer = filled(1, 4, 2, alpha=1.0, epsilon=0.5)
-    batch = buffer.sample_batch(3, 2)  # there is only one
-    buffer.update_priorities(batch, torch.tensor([1.0, 3.0, 2.0]))
-    buffer.newest = 1
-    assert masses(buffer) == {(0, 0): 3.5}
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0])
@@ -254,7 +246,7 @@ class SlowPriorities:
         self.greatest = max(self.greatest, *(error + self.epsilon for error in errors))
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(situations(), st.integers(1, 6), st.booleans())
 def test_priorities_are_those_of_the_segments_that_are_held(s, rounds, lengths_vary):
     """Whatever is added between draws, across LAST and the write pointer, and whatever T is asked for."""
@@ -294,7 +286,7 @@ def test_priorities_are_those_of_the_segments_that_are_held(s, rounds, lengths_v
 # Saving, limits ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(situations(), st.integers(0, 8))
 def test_a_restored_buffer_continues_identically(s, between):
     lengths = ENDLESS * s["num_envs"]

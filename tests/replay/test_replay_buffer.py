@@ -17,7 +17,7 @@ from taac.replay import ReplayBuffer, replay_buffer
 from taac.specs import TensorSpec, time_step_spec, zeros
 from tests.replay.saved import held, restore
 
-SETTINGS = settings(max_examples=60, deadline=None, database=None)
+SETTINGS = settings(max_examples=40, deadline=None, database=None)
 # 99.99th percentiles of chi-square by degrees of freedom: with the seeds below the tests are deterministic.
 CHI_SQUARE = {2: 18.42, 3: 21.11, 4: 23.51, 6: 27.86}
 
@@ -145,16 +145,6 @@ def test_what_numpy_does_on_the_cpu_torch_does_elsewhere(s):
 
 @SETTINGS
 @given(situations())
-def test_environments_give_equally_many_segments(s):
-    buffer = filled(s["num_envs"], s["length"], s["added"])
-    torch.manual_seed(s["seed"])
-    environment, _ = who(buffer.sample(s["batch"], s["segment"]))
-    counts = torch.bincount(environment[0], minlength=s["num_envs"])
-    assert counts.sum() == s["batch"] and counts.max() - counts.min() <= 1
-
-
-@SETTINGS
-@given(situations())
 def test_one_segment_starts_in_each_part_of_an_environments_frames(s):
     buffer = filled(s["num_envs"], s["length"], s["added"])
     torch.manual_seed(s["seed"])
@@ -186,10 +176,10 @@ def chi_square(counts: np.ndarray) -> float:
     return float(((counts - expected) ** 2).sum() / expected)
 
 
-@pytest.mark.parametrize("batch, segments_an_environment", [(1, None), (2, 1), (6, 3), (8, 4), (10, 5)])
+@pytest.mark.parametrize("batch, segments_an_environment", [(1, None), (2, 1), (10, 5)])
 def test_starts_are_uniform(batch, segments_an_environment):
     """7 starts, which no number of parts here divides: a part's edge falls within a start."""
-    buffer, calls = filled(2, 9, 13), 3000
+    buffer, calls = filled(2, 9, 13), 2000
     numbers = np.concatenate([who(buffer.sample(batch, 3))[1][0].numpy() for _ in range(calls)])
     counts = np.bincount(numbers - 4, minlength=7)
     assert counts.size == 7 and counts.min() > 0
@@ -250,20 +240,11 @@ def test_the_greatest_random_number_draws_the_last_start(monkeypatch):
 def test_what_does_not_divide_goes_to_every_environment_in_turn():
     buffer = filled(5, 4, 4)
     extra = np.zeros(5)
-    for _ in range(1500):
+    for _ in range(600):
         counts = torch.bincount(who(buffer.sample(12, 2))[0][0], minlength=5).numpy()
         assert sorted(counts) == [2, 2, 2, 3, 3]
         extra += counts - 2
     assert chi_square(extra) < CHI_SQUARE[4]
-
-
-def test_sampling_follows_torchs_seed():
-    buffer = filled(3, 8, 20)
-    torch.manual_seed(5)
-    first, second = buffer.sample(7, 2), buffer.sample(7, 2)
-    torch.manual_seed(5)
-    assert_equal(buffer.sample(7, 2), first)
-    assert not torch.equal(who(first)[1], who(second)[1])
 
 
 @pytest.mark.parametrize("form", [torch.Tensor.clone, nest.array])
@@ -381,7 +362,7 @@ def test_bytes_are_counted_as_allocated(monkeypatch):
     assert sum(leaf.nbytes for leaf in buffer.frames(0, 10).values()) == buffer.num_bytes
 
 
-@pytest.mark.parametrize("reserved", [0, 1, 1500, 3000])
+@pytest.mark.parametrize("reserved", [0, 1500])
 def test_what_is_drawn_and_saved_does_not_depend_on_the_memory_taken(reserved):
     whole, grown = ReplayBuffer(SPEC, 2, 3000), ReplayBuffer(SPEC, 2, 3000)
     whole.reserve(3000)
