@@ -20,7 +20,8 @@ from tests.environments.team import TEAM, Team
 from tests.environments.toys import Masked, env_id
 from tests.learning.test_optimizers import CAMERA
 from tests.learning.test_roles import disturb
-from tests.methods import DISCRETE_METHODS, METHODS, fitting
+from tests.methods import DISCRETE_METHODS, fitting
+from tests.training.runs import every_method
 from tests.training.test_tensorboard import TINY
 
 
@@ -48,7 +49,7 @@ def episode(act, env, seed):
     return total, length
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", every_method("sac_nrep", "sac_krep"))
 def test_every_method_acts_as_in_evaluations(method):
     agent, inner, environment = untrained(method, "create_environment.action_repeat_plain_sum = True")
     try:
@@ -60,7 +61,7 @@ def test_every_method_acts_as_in_evaluations(method):
     assert found == pytest.approx(float(expected.ret), rel=1e-12)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", every_method("sdar", "sac_krep", "sac_branches"))
 def test_a_greedy_step_takes_the_mode_of_its_distribution(method):
     """At the first frames of four episodes, and at the next ones, where a trajectory may go on."""
     agent, _, environment = untrained(method)
@@ -85,7 +86,7 @@ def test_a_greedy_step_takes_the_mode_of_its_distribution(method):
     assert all((a is None) == (b is None) and (a is None or a.shape == b.shape[1:]) for a, b in zip(one, found))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", every_method("sdar", "sac_krep", "sac_hybrid", "sac_branches", "sac_value"))
 def test_every_method_decides_by_the_values_that_its_distribution_says(method):
     """Probabilities, durations and the default of `q` follow from `q_choices` wherever the method asks its critics."""
     agent, inner, environment = untrained(method, role="value")

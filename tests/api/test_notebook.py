@@ -43,6 +43,7 @@ def test_it_is_kept_without_outputs():
         assert not cell.get("outputs") and cell.get("execution_count") is None
 
 
+@pytest.mark.slow
 def test_its_cells_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("train", "compare"):

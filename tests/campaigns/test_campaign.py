@@ -164,6 +164,7 @@ def test_a_record_that_is_damaged_or_of_something_else_stops_no_campaign(tmp_pat
     assert [run["method"] for run in record(tmp_path).values()] == ["a"]
 
 
+@pytest.mark.slow
 def test_a_campaign_that_is_killed_and_called_again_ends_as_one_that_was_not(tmp_path):
     code, out, err = compared(tmp_path / "whole", "--jobs", "2")
     assert code == 0, err
@@ -196,9 +197,10 @@ def test_a_run_that_fails_is_named_and_stops_no_other(tmp_path):
     assert told[POINT, "sac", 0]["status"] == "finished" and told[POINT, "sac", 0]["error"] is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_stops_the_runs_and_nothing_is_left_at_work(tmp_path, number):
-    methods = "sac,taac" if number == signal.SIGINT else "sac"  # two at once, and once is enough
+@pytest.mark.parametrize(
+    "number, methods", [(signal.SIGINT, "sac"), pytest.param(signal.SIGTERM, "sac,taac", marks=pytest.mark.slow)]
+)
+def test_ctrl_c_stops_the_runs_and_nothing_is_left_at_work(tmp_path, number, methods):
     process = compare(tmp_path, *LONG, "--jobs", "2", methods=methods)
     wait_for(lambda: len({p.parent for p in tmp_path.glob("**/checkpoints/*.json")}) == len(methods.split(",")), process)
     process.send_signal(number)

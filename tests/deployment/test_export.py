@@ -28,6 +28,7 @@ from tests import forked
 from tests.environments.team import TEAM
 from tests.learning.test_optimizers import CAMERA
 
+PT2_AND_SLOWLY_ONNX = [ending if ending == ".pt2" else pytest.param(ending, marks=pytest.mark.slow) for ending in policy_files.FORMATS]
 # Greedy policies with every kind of state, action and observation.
 AGENTS = {
     "taac_q": ("taac_q", "simple_control", "LunarLanderContinuous-v3", "create_agent.normalize_observations = True"),
@@ -302,7 +303,7 @@ def test_what_cannot_be_traced_is_refused_with_the_reason(tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("ending", policy_files.FORMATS)
+@pytest.mark.parametrize("ending", PT2_AND_SLOWLY_ONNX)
 def test_a_file_asks_for_what_acting_reads(tmp_path, ending):
     """Not for what critics alone see."""
     agent, environment = built(*AGENTS["asymmetric"])
@@ -312,7 +313,7 @@ def test_a_file_asks_for_what_acting_reads(tmp_path, ending):
     assert policy_files.check(policy_files.load(path), policy, environment, steps=70, seed=3).episodes == 2
 
 
-@pytest.mark.parametrize("ending", policy_files.FORMATS)
+@pytest.mark.parametrize("ending", PT2_AND_SLOWLY_ONNX)
 def test_a_policy_that_agents_share_is_exported(tmp_path, ending):
     """Which come and go, and choose in branches: each has a row of its own in actions and states."""
     kwargs = "create_environment.env_kwargs = {'comes_and_goes': True, 'kind': 'branches'}"
@@ -330,16 +331,19 @@ def test_a_missing_package_is_named(monkeypatch, tmp_path):
     policy_files.check_packages(tmp_path / "a.pt2")
 
 
-def test_the_command_and_the_example_that_needs_no_taac(tmp_path, capsys):
-    pytest.importorskip("onnxruntime", reason="pip install 'taac[onnx]'")
+@pytest.mark.parametrize("ending", PT2_AND_SLOWLY_ONNX)
+def test_the_command_and_the_example_that_needs_no_taac(tmp_path, ending):
     run = tmp_path / "run"
     small = ["num_env_steps = 60", "initial_collect_steps = 40", "evaluation_interval = 60", "evaluation_episodes = 1",
              "batch_size = 4", "hidden_layers = (16, 16)", "create_environment.env_name = 'Pendulum-v1'"]  # fmt: skip
     command(["train", f"--root_dir={run}", "--gin_file=gin/tasks/simple_control.gin", "--gin_file=gin/methods/taac.gin",
              *(f"--gin_param={binding}" for binding in small)])  # fmt: skip
-    path = tmp_path / "policy.onnx"
+    path = tmp_path / f"policy{ending}"
     printed = command(["export", f"--root_dir={run}", f"--output={path}", "--check_steps=300"])
     assert "checked over 300 steps" in printed and "-> action, switch" in printed
+    if ending == ".pt2":
+        return
+    onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'taac[onnx]'")
     played = command(["play", f"--root_dir={run}", "--num_episodes=1", "--seed=0"])
     alone = subprocess.run(
         [sys.executable, "-c", "import runpy, sys; sys.modules['taac'] = sys.modules['torch'] = None; "
@@ -347,14 +351,13 @@ def test_the_command_and_the_example_that_needs_no_taac(tmp_path, capsys):
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     assert "length 200" in alone and "return -" in alone and "return -" in played
-    import onnxruntime
-
     kept = onnxruntime.InferenceSession(str(path)).get_modelmeta().custom_metadata_map["taac"]
     about = json.loads(kept)
     assert about["environment"] == "Pendulum-v1" and about["method"] == "taac" and about["env_steps"] == 60
     assert about["inputs"]["observation"] == {"dtype": "float32", "shape": ["batch", 3]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tests.toy_tasks:taac-test/Camera-v0", "tests.toy_tasks:Camera"])
 def test_the_example_plays_a_module_s_environment_whose_observations_are_a_dict(tmp_path, name):
     pytest.importorskip("onnxruntime", reason="pip install 'taac[onnx]'")

@@ -113,6 +113,7 @@ def forks(monkeypatch):
         monkeypatch.setattr(common, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": start}))
 
 
+@pytest.mark.slow
 def test_peak_rates():
     found = floor.measure(0.001, megabytes=1, shapes=[(8, 4, 8), (16, 8, 4)], rounds=2)
     assert {p["path"] for p in found["products"]} == set(floor.PATHS)
@@ -152,6 +153,7 @@ def test_updates_with_missing_peers(forks, tmp_path):
     assert held["results"][0]["goals"] == result["goals"]
 
 
+@pytest.mark.slow
 def test_training(forks):
     given = options(
         training, "--env", toy.FREE, "--collect", "30", "--warmup", "2", "--contenders", contenders.TAAC,
@@ -160,6 +162,7 @@ def test_training(forks):
     check(training.run(given), contenders.TAAC)
 
 
+@pytest.mark.slow
 def test_rollout(forks):
     given = options(rollout, "--cpu", str(common.last_cpu()), "--contenders", "TAAC, policy alone")
     check(rollout.run(given), "TAAC, policy alone")
@@ -188,6 +191,7 @@ def test_only_contenders_on_a_gpu_see_one(monkeypatch):
     assert seen == ["", "", "3", "3"]
 
 
+@pytest.mark.slow
 def test_gpu_on_the_cpu(forks):
     few = "TAAC, updates/s"
     given = options(gpu, "--device", "cpu", "--frames", "400", "--batch_size", "4", "--warmup", "1", "--contenders", few)
@@ -205,6 +209,7 @@ def test_many_runs_cost_by_hand():
     assert found.checkpoint_share == pytest.approx(20 / 120) and found.report_seconds == pytest.approx(10 * 20 * 0.01)
 
 
+@pytest.mark.slow
 def test_scale():
     given = options(
         scale, "--env", toy.FREE, "--frames", "600", "--checkpoint_interval", "50", "--updates", "2",
@@ -216,17 +221,20 @@ def test_scale():
     assert rows["all: runs at once"] == 320 and rows["a run: seconds of a checkpoint"] > 0
 
 
+@pytest.mark.slow
 def test_memory():
     given = options(memory, "--frames", "20000", "--contenders", contenders.SAC)
     check(memory.run(given), f"{contenders.SAC}, 20,000 frames")
     assert memory.float32_copy({"time_step/observation": [17], "time_step/step_type": [], "time_step/reward": []}) == 72
 
 
+@pytest.mark.slow
 def test_event_files():
     given = options(event_files, "--runs", "2", "--points", "3", "--tags", "2")
     check(event_files.run(given), *(f"{name}, 2 runs of 3 points of 2 series" for name in ("taac", "tensorboard")))
 
 
+@pytest.mark.slow
 def test_startup():
     given = options(startup, "--contenders", contenders.SAC, "--gin_param", "batch_size = 4")
     check(startup.run(given), f"{contenders.SAC}, first environment step", f"{contenders.SAC}, first update")
@@ -255,6 +263,7 @@ def test_a_meter_counts_what_comes_after_it_is_asked(monkeypatch):
     assert answers[1]["units"] == 5
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("stable_baselines3") is None, reason="stable_baselines3 is not installed")
 def test_a_peer_where_it_is_installed():
     import sys
@@ -297,11 +306,13 @@ def test_parts_of_collecting_do_not_count_each_other(monkeypatch):
     assert clock.own == {"innermost": 6, "inner": 4, "outer": 3}
 
 
+@pytest.mark.slow
 def test_every_part_of_collecting_is_timed():
     found = profile_collect.profile("HalfCheetah-v5", ["hidden_layers = (8,)", "replay_length = 100"], steps=3)
     assert len(found) == 8 and all(spent > 0 for spent in found.values())  # not compiled: there is no program
 
 
+@pytest.mark.slow
 def test_ranks_count_the_bytes_of_their_messages():
     """Of two ranks, each sends the message once: half of it to add up, and half of the sum."""
     own = (*ranks.SETTINGS, "hidden_layers = (8,)", "batch_size = 8", "initial_collect_steps = 40", "replay_length = 100")
@@ -313,6 +324,7 @@ def test_ranks_count_the_bytes_of_their_messages():
         assert found.wire_bytes == found.message_bytes
 
 
+@pytest.mark.slow
 def test_engines_are_measured_alike(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", envpool_stand_in)
     tiny = {"counts": (2,), "seconds": 0.01, "repeats": 2, "hidden_layers": (8,)}

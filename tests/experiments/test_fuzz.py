@@ -28,9 +28,9 @@ def outcomes(code, *kinds):
 
 
 def test_every_reader_returns_or_refuses():
-    found = outcomes("DRAWS = 10")
+    found = outcomes("DRAWS = 3")
     assert [failure for *_, failure in found if failure] == []
-    assert len(found) == 8 and all(draws >= 10 and read + refused == draws for _, draws, read, refused, *_ in found)
+    assert len(found) == 8 and all(draws >= 3 and read + refused == draws for _, draws, read, refused, *_ in found)
 
 
 BAD = {
@@ -63,6 +63,7 @@ def waiting():
 """
 
 
+@pytest.mark.slow
 def test_what_a_reader_must_not_do_is_found():
     code = READERS
     for number, reader in enumerate(BAD):

@@ -1,4 +1,4 @@
-"""A slice of each reliability campaign, and that the campaigns themselves can fail."""
+"""A slice of each reliability campaign, of which `make test` takes one, and that the campaigns themselves can fail."""
 
 from __future__ import annotations
 
@@ -66,6 +66,7 @@ def campaign(server, tmp_path):
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="runs are forked")
 
 
+@pytest.mark.slow
 def test_kills_and_one_that_costs_a_bit(campaign):
     """Second, interrupted runs save a counter that is one too high."""
     rows = campaign(
@@ -102,6 +103,7 @@ def test_settings_are_all_method_files_and_kinds_all_ways_to_stop():
     }
 
 
+@pytest.mark.slow
 def test_environments_that_misbehave_late_and_one_that_ends_a_run_without_a_word(campaign):
     rows = campaign(
         "cases = [('sys.exit(0)', 'synchronous'), ('dies by SIGKILL', 'asynchronous')]\n"
@@ -114,6 +116,7 @@ def test_environments_that_misbehave_late_and_one_that_ends_a_run_without_a_word
     assert misbehaving.failures(rows) == 1
 
 
+@pytest.mark.slow
 def test_hostile_folders(campaign):
     from experiments.reliability.hostile import OUTCOMES
 
@@ -125,6 +128,7 @@ def test_hostile_folders(campaign):
     assert {row["outcome"] for row in rows} <= set(OUTCOMES), rows
 
 
+@pytest.mark.slow
 def test_harm_is_found(campaign):
     """Commands that do what they must not: each is found by what it did."""
     found = campaign(
@@ -157,12 +161,14 @@ def test_harm_is_found(campaign):
     assert found == ["CANARY", "MEMORY", "TRACEBACK", "IMPORTED", "CONTROL", "RAW", "DIED", None, "HANG"]
 
 
+@pytest.mark.slow
 def test_damage(campaign):
     rows = campaign("print(json.dumps(damage.campaign(folder / 'd', given, damage.SETTINGS[:1])))")
     assert len(rows) >= 7 and {row["kind"] for row in rows} >= {"manifest", "tensors", "frames", "evaluations.csv"}
     assert not [row for row in rows if row["verdict"].isupper()], rows
 
 
+@pytest.mark.slow
 def test_full_disks(campaign):
     rows = campaign("disk.SIZES = (64,)\nprint(json.dumps(disk.campaign(folder / 'f', given)))")
     verdicts = [row["verdict"] for row in rows]
@@ -180,6 +186,7 @@ def test_a_buffer_is_written_part_by_part(campaign):
     assert len(row["parts"]) >= 5
 
 
+@pytest.mark.slow
 def test_a_difference_is_found_and_damage_that_nobody_notices_too(campaign):
     found = campaign(
         "setting = damage.SETTINGS[0]\n"

@@ -15,6 +15,7 @@ import torch
 
 from taac import configuration
 from taac.acting.random_numbers import RandomNumbers
+from taac.algorithms import agent
 from taac.commands.main import main
 from taac.errors import DivergedError, EnvironmentFailed, Interrupted, NotFiniteError, TaacError
 from taac.machine.ranks import Ranks
@@ -357,7 +358,8 @@ def test_all_ranks_train_a_run_on_that_a_hook_ended_early(tmp_path):
     assert first["env_steps"] >= 280 and about(tmp_path)["stopped"] is None
 
 
-def test_overlap_is_refused_where_it_can_do_nothing():
+def test_overlap_is_refused_where_it_can_do_nothing(monkeypatch):
+    monkeypatch.setattr(agent, "check_compiler", lambda: None)
     two = pretended(0, 2)
     two.overlap = True
     with pytest.raises(TaacError, match=r"--overlap sends gradients while .* bind create_agent.compile = False"):
@@ -411,6 +413,7 @@ def torchrun(words, out):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.slow
 def test_torchrun_trains_and_goes_on_after_a_rank_was_killed(whole, tmp_path, monkeypatch):
     """The second rank kills itself once; torchrun ends the first, and starts both again."""
     own = [*PARAMS, "create_environment.env_name = 'tests.toy_tasks:taac-test/Killed-v0'"]

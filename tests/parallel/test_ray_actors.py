@@ -30,25 +30,32 @@ CODE = (
 )
 
 
-def test_actors_compute_what_processes_compute_and_one_that_is_lost_is_replaced(tmp_path, cluster):
-    """The same bits, whatever carries the frames. Then an actor is killed, and the run goes on."""
-    ray = ("RemoteCollector.launcher = 'ray'", f"RemoteCollector.ray_address = '{cluster}'")
-    folders = {name: RunFolder(tmp_path / name) for name in ("ray", "local")}
-    learner = forked.Process([tmp_path / "ray", *PARAMS, *ray], code=CODE, cwd=forked.ROOT)
-    run(tmp_path / "local", *PARAMS, method="sac", stop=201)  # after the evaluation at 200, which a stop would end
-    wait_for(lambda: len(folders["ray"].checkpoints.saved()) > 1, learner)
-    first = sorted(folders["ray"].checkpoints.readable(), key=lambda c: c.env_steps)[1]
-    second = next(c for c in folders["local"].checkpoints.readable() if c.env_steps == first.env_steps)
-    assert first.env_steps >= 200
-    assert all(torch.equal(value, second.part("agent")[name]) for name, value in first.part("agent").items())
-    assert rows(tmp_path / "ray")[:2] == rows(tmp_path / "local")[:2] != []
+def ray_at(address):
+    return "RemoteCollector.launcher = 'ray'", f"RemoteCollector.ray_address = '{address}'"
 
+
+def test_actors_compute_what_processes_compute(tmp_path, cluster):
+    """The same bits, whatever carries the frames."""
+    short = ("num_env_steps = 100", "Evaluator.initial_evaluation = False")
+    done = forked.run([tmp_path / "ray", *PARAMS, *ray_at(cluster), *short], code=CODE, cwd=forked.ROOT)
+    assert done.returncode == 0, done.stderr
+    run(tmp_path / "local", *PARAMS, *short, method="sac")
+    ours, theirs = (RunFolder(tmp_path / name).checkpoints.newest().part("agent") for name in ("ray", "local"))
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    assert rows(tmp_path / "ray") == rows(tmp_path / "local") != []
+
+
+@pytest.mark.slow
+def test_an_actor_that_is_lost_is_replaced(tmp_path, cluster):
+    folder = RunFolder(tmp_path / "ray")
+    learner = forked.Process([folder.path, *PARAMS, *ray_at(cluster)], code=CODE, cwd=forked.ROOT)
+    wait_for(folder.checkpoints.saved, learner)
     both = actors()
     assert len(both) == 2
-    at = folders["ray"].checkpoints.newest().env_steps
+    at = folder.checkpoints.newest().env_steps
     both[0].kill()
-    wait_for(lambda: folders["ray"].checkpoints.newest().part("collector")["num_restarts"], learner)
-    assert folders["ray"].checkpoints.newest().env_steps > at
+    wait_for(lambda: folder.checkpoints.newest().part("collector")["num_restarts"], learner)
+    assert folder.checkpoints.newest().env_steps > at
     learner.send_signal(signal.SIGTERM)
     _, err = learner.communicate(timeout=60)
     assert "replaced it: its running episodes were truncated" in err

@@ -225,7 +225,7 @@ def test_a_slow_collector_changes_nothing_but_the_time():
         assert np.array_equal(frames(second)[name], value), name
 
 
-@pytest.mark.parametrize("ahead, every", [(0, 1), (2, 3)])
+@pytest.mark.parametrize("ahead, every", [pytest.param(0, 1, marks=pytest.mark.slow), (2, 3)])
 def test_a_run_that_is_stopped_ends_as_one_that_is_not(tmp_path, ahead, every):
     params = (
         POINT, *SHORT, NORMALIZED, "create_experiment.collectors = 2", "num_envs = 4", "num_env_steps = 240",
@@ -303,6 +303,7 @@ def test_collectors_see_the_variables_that_the_learner_has_now(monkeypatch):
             trainer.close()
 
 
+@pytest.mark.slow
 def test_learning_is_as_in_one_process():
     """One state, reward 1, cut off after 5 steps: Q = 1/(1 - gamma) = 5, as `tests/test_learning.py` derives it."""
     loaded = configuration.load(

@@ -11,7 +11,7 @@ from taac.ops.value_ops import compare_through_return
 from taac.training import experiment
 
 
-@pytest.mark.parametrize("method", ["taac", "taac_l", "taac_q"])
+@pytest.mark.parametrize("method", [pytest.param("taac", marks=pytest.mark.slow), "taac_l", "taac_q"])
 def test_on_replayed_segments_of_a_policy_that_has_changed_since(method):
     """With forced switches, random first trajectories, episodes that end, and a policy trained and then disturbed."""
     configuration.load(

@@ -91,11 +91,11 @@ def test_a_folder_for_programs_that_torch_could_not_make_is_refused_with_its_var
 def test_a_run_goes_on_as_it_began(began, compiler, monkeypatch, tmp_path):
     """Compiled, and the compiler gone when it is resumed: it is found again here, so only the decision is another."""
     monkeypatch.setattr(compilation, "FEWEST_UPDATES", 1 if began else 10**6)
-    whole = run(tmp_path / "whole", "num_env_steps = 340")
+    whole = run(tmp_path / "whole", "num_env_steps = 310")
     assert whole.agent.compiled is began
-    run(tmp_path / "stopped", "num_env_steps = 340", stop=320)
+    run(tmp_path / "stopped", "num_env_steps = 310", stop=305)
     monkeypatch.setattr(compilation, "FEWEST_UPDATES", 10**6 if began else 1)
-    resumed = run(tmp_path / "stopped", "num_env_steps = 340")
+    resumed = run(tmp_path / "stopped", "num_env_steps = 310")
     assert resumed.agent.compiled is began
     assert ("not compiled" in resumed.compilation) is began  # what a new run would do
     assert_same_parameters(whole, resumed)

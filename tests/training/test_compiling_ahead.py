@@ -118,7 +118,7 @@ def test_what_cannot_be_traced_ahead_is_reported_by_the_call(in_torchs_cache):
 @pytest.mark.parametrize("replay", ["ReplayBuffer", "PrioritizedReplayBuffer"])
 def test_a_run_is_the_same_and_traces_nothing_twice(replay, in_torchs_cache, monkeypatch, tmp_path):
     monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
-    params = ["create_agent.compile = True", f"create_experiment.replay_buffer_ctor = @{replay}", "num_env_steps = 330"]
+    params = ["create_agent.compile = True", f"create_experiment.replay_buffer_ctor = @{replay}", "num_env_steps = 305"]
     traced = []
     trace = CompiledFunction._trace
     monkeypatch.setattr(CompiledFunction, "_trace", lambda self, *args: traced.append(self) or trace(self, *args))
@@ -127,7 +127,7 @@ def test_a_run_is_the_same_and_traces_nothing_twice(replay, in_torchs_cache, mon
     assert len(in_torchs_cache()) == 4 and len(set(in_torchs_cache())) == 2
     monkeypatch.setattr(learner_module, "compile_ahead", lambda calls: lambda stop: None)
     alone = run(tmp_path / "alone", *params)
-    assert len(traced) == 4 and ahead.learner.num_updates == 30
+    assert len(traced) == 4 and ahead.learner.num_updates == 5
     assert_same_parameters(ahead, alone)
     assert rows(tmp_path / "ahead") == rows(tmp_path / "alone")
 
@@ -136,7 +136,7 @@ def test_a_run_is_the_same_and_traces_nothing_twice(replay, in_torchs_cache, mon
 def test_a_run_that_is_told_to_stop_while_it_waits_for_its_programs_stops_there(in_torchs_cache, monkeypatch, tmp_path, children):
     """Before its first update, after 300 steps; what is resumed then has the bits of what was not stopped."""
     monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
-    params = ["create_agent.compile = True", "num_env_steps = 330"]
+    params = ["create_agent.compile = True", "num_env_steps = 305"]
     whole = run(tmp_path / "whole", *params)
     here, compiles = os.getpid(), compiled_module.compile_graph
     slowly = lambda *args: compiles(*args) if os.getpid() == here else time.sleep(600)  # noqa: E731

@@ -59,7 +59,7 @@ def test_an_invalid_choice_is_never_made(name, tmp_path):
     kwargs, params = TOYS[name]
     trainer = toy(
         *params, "exploration/LinearSchedule.start = 0.5", "exploration/LinearSchedule.end = 0.5", "num_env_steps = 600",
-        "evaluation_interval = 300", "checkpoint_interval = 270", **kwargs,
+        "evaluation_interval = 300", "checkpoint_interval = 270", "UpdateRatio.updates_per_env_step = 0.1", **kwargs,
     )  # fmt: skip
     folder = RunFolder(tmp_path / "run")
     folder.begin(configuration.operative_config(), {"seed": 0, "environment": "Masked"})
@@ -73,21 +73,13 @@ def test_an_invalid_choice_is_never_made(name, tmp_path):
         trainer.train(folder)
     trainer.close()
     assert Masked.mistakes == 0 and set(lengths) == {20} and len(lengths) > 30
-    assert trainer.learner.num_updates == 250 and trainer.evaluation.length == 20
+    assert trainer.learner.num_updates == 50 and trainer.evaluation.length == 20
     # What was replayed is what was done, and valid where it was done.
     frames = trainer.replay_buffer.sample(500, 2).time_step
     acted = (frames.step_type[0] != int(StepType.LAST)).nonzero().squeeze(-1)
     done = frames.observation[ACTION_MASK][0].gather(-1, frames.prev_action[1].unsqueeze(-1)).squeeze(-1)
     assert done[acted].all()
     assert len(frames.prev_action.unique()) == 5
-
-
-def test_the_toy_tells_mistakes():
-    """Without a mask they are made, and episodes are short."""
-    trainer = toy(where="info")
-    Masked.mistakes = 0
-    trained(trainer, 50)
-    assert Masked.mistakes > 20
 
 
 def test_agents_share_all_statistics():
@@ -122,11 +114,6 @@ class Explored:
         if explored.any():
             assert (step.output[explored] == 0).double().mean().item() == pytest.approx(0.5, abs=0.1)
         return explored.double()
-
-
-def test_epsilon_is_the_probability_of_a_uniform_choice():
-    explored = Explored(0.3).fraction(0).mean().item()
-    assert explored == pytest.approx(0.3, abs=4 * math.sqrt(0.21 / 20_000))
 
 
 def test_epsilon_follows_its_schedule():
@@ -204,7 +191,7 @@ def test_under_masks_the_value_counts_the_entropy_of_valid_choices():
     assert (logits[0] - logits[1]).abs() < 0.3
 
 
-@pytest.mark.parametrize("name", ["observation", "agents", "agents, own rewards"])
+@pytest.mark.parametrize("name", ["observation", pytest.param("agents", marks=pytest.mark.slow), "agents, own rewards"])
 def test_the_best_valid_choice_is_learnt(name):
     """Of five numbers the greatest that is valid: 20 steps, and a reward of 1 at each. Random choices get about 10."""
     kwargs, params = TOYS[name]

@@ -175,7 +175,7 @@ def test_so_many_checkpoints_are_kept(tmp_path):
 
 def test_the_agent_of_the_best_evaluation_is_kept_over_a_resume(tmp_path):
     params = ("num_env_steps = 420", "evaluation_interval = 20", "evaluation_episodes = 1", "checkpoint_interval = 30",
-              "create_environment.max_episode_steps = 20")  # fmt: skip
+              "create_environment.max_episode_steps = 20", "UpdateRatio.updates_per_env_step = 0.5")  # fmt: skip
     agents, folder = {}, RunFolder(tmp_path / "whole")
     trainer = build(*params)
     trainer.hooks.add(

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-import torch
 
-from taac.acting.explorers import ZetaExplorer
-from taac.acting.random_numbers import RandomNumbers
-from taac.algorithms.agent import Agent
 from taac.errors import TaacError
 from taac.playing.saved_agent import load_saved
 from tests.demonstrations.test_imitation import binding, demonstrations  # noqa: F401, a fixture
 from tests.environments.toys import env_id
 from tests.learning.test_compiled_update import PRIORITIZED
 from tests.machine.pretend_gpu import OnGpu, pretended
-from tests.methods import METHODS, fitting
+from tests.methods import fitting
 from tests.parallel.collecting import with_collectors
-from tests.training.runs import assert_same_parameters, build, learn_until, rows, run
+from tests.training.runs import assert_same_parameters, build, every_method, learn_until, rows, run
 
 SMALL = (
     "create_environment.env_name = 'tests.toy_tasks:taac-test/PointMass-v0'", "num_envs = 2", "hidden_layers = (8,)",
@@ -30,7 +25,7 @@ NORMALIZED = ("create_agent.normalize_observations = True", "create_agent.normal
 ON_CPU = "create_experiment.replay_device = 'cpu'"
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", every_method("taac", "sac_ez"))
 def test_every_method_acts_and_learns(method):
     with pretended():
         trainer = build(*SMALL, SHORT, *fitting(method), method=method)
@@ -49,19 +44,14 @@ WHOLE = {
 }  # fmt: skip
 
 
-def whole_and_killed(folder, *params, method):
-    """A run, and one with the same settings that was killed and resumed."""
-    with pretended():
-        whole = run(folder / "whole", *SMALL, SHORT, *params, method=method)
-        run(folder / "killed", *SMALL, SHORT, *params, method=method, until=44)
-        return whole, run(folder / "killed", *SMALL, SHORT, *params, method=method)
-
-
-@pytest.mark.parametrize("case", WHOLE)
+@pytest.mark.parametrize("case", ["around the loss", pytest.param("explorer, replay on the CPU", marks=pytest.mark.slow)])
 def test_a_killed_run_ends_as_the_run_that_was_never_killed(case, tmp_path):
     """With the GPU's random numbers."""
     method, params = WHOLE[case]
-    assert_same_parameters(*whole_and_killed(tmp_path, *params, method=method))
+    with pretended():
+        whole = run(tmp_path / "whole", *SMALL, SHORT, *params, method=method)
+        run(tmp_path / "killed", *SMALL, SHORT, *params, method=method, until=44)
+        assert_same_parameters(whole, run(tmp_path / "killed", *SMALL, SHORT, *params, method=method))
     assert rows(tmp_path / "whole") == rows(tmp_path / "killed") != []
 
 
@@ -81,6 +71,7 @@ def test_a_run_goes_on_where_there_is_no_gpu_and_the_other_way_round(first_on_gp
     assert not any(isinstance(tensor, OnGpu) for tensor in saved.agent.state_dict().values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method, params",
     [
@@ -131,30 +122,3 @@ def test_collectors_without_a_gpu():
             assert trainer.collector.state_dict()["running"]["version"] == 0
         finally:
             trainer.close()
-
-
-PLANTED = {
-    "durations stay on the CPU": (ZetaExplorer, "_durations", lambda *_: torch.ones(2, dtype=torch.int64)),
-    "a state stays on the CPU": (Agent, "initial_state", lambda self, size: self.algorithm.initial_state(size)._replace(
-        repeats=torch.zeros(size, dtype=torch.int64))),
-    "numpy reads": (Agent, "observe", lambda self, observation: np.asarray(observation)),
-    "batches stay on the CPU": (Agent, "_folded", lambda self, experience: experience),
-    "nobody waits": (Agent, "observe", lambda self, observation: observation.to("cpu", non_blocking=True)),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_faults_are_found(name, monkeypatch):
-    owner, attribute, fault = PLANTED[name]
-    method = "sac_ez" if owner is ZetaExplorer else "taac"
-    with pretended(), pytest.raises((RuntimeError, TypeError, AssertionError), match=r"device|numpy|arrived"):
-        trainer = build(*SMALL, ON_CPU, method=method)
-        monkeypatch.setattr(owner, attribute, fault)
-        trainer.collector.rollout.state = trainer.agent.initial_state(2)  # of the fault, if it has one
-        learn_until(trainer, 1)
-
-
-def test_random_numbers_that_no_checkpoint_holds_are_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(RandomNumbers, "load_state_dict", lambda self, state: torch.set_rng_state(state["cpu"]))
-    with pytest.raises(AssertionError, match="algorithm"):
-        assert_same_parameters(*whole_and_killed(tmp_path, method="sac"))

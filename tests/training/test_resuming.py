@@ -18,9 +18,8 @@ from tests.replay.saved import held
 from tests.training.runs import Killed, assert_same_parameters, build, curves, rows, run
 
 
-@pytest.mark.parametrize("num_envs", [1, 3])
-def test_same_seed_same_bits(tmp_path, num_envs):
-    params = (f"num_envs = {num_envs}", "num_env_steps = 360")
+def test_same_seed_same_bits(tmp_path):
+    params = ("num_envs = 3", "num_env_steps = 330", "evaluation_episodes = 1")
     first, second = (run(tmp_path / name, *params) for name in "ab")
     assert_same_parameters(first, second)
     assert rows(tmp_path / "a") == rows(tmp_path / "b")
@@ -29,23 +28,30 @@ def test_same_seed_same_bits(tmp_path, num_envs):
         assert_same_parameters(first, other)
 
 
-@pytest.mark.parametrize("num_envs, method", [(1, "taac"), (3, "taac_q"), (2, "sac"), (1, "sac_ez"), (2, "sac_nrep")])
+@pytest.mark.parametrize(
+    "num_envs, method",
+    [
+        (1, "taac"), (2, "sac"), pytest.param(3, "taac_q", marks=pytest.mark.slow),
+        pytest.param(1, "sac_ez", marks=pytest.mark.slow), pytest.param(2, "sac_nrep", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path, num_envs, method):
     params = (
         f"num_envs = {num_envs}",
-        "num_env_steps = 390",
+        "num_env_steps = 300",
         "initial_collect_steps = 210",
         "replay_length = 110",  # the ring wraps, and is saved in the middle
         "Intervals.checkpoint_interval = 60",
-        "evaluation_interval = 80",
+        "evaluation_interval = 70",
+        "evaluation_episodes = 1",
         "create_environment.max_episode_steps = 70",
         "create_agent.normalize_observations = True",
         f"normalize_rewards = {num_envs == 1 or 'scale'!r}",  # by returns, each of which goes on after a kill
     )
     whole = run(tmp_path / "whole", *params, method=method)
-    for moment in (40, 90, 260, 330):  # 90 and 330: after an evaluation that the last checkpoint does not know of
+    for moment in (90, 285):  # after an evaluation that the last checkpoint does not know of
         killed = run(tmp_path / "killed", *params, method=method, until=moment)
-        assert moment <= killed.env_steps < 390
+        assert moment <= killed.env_steps < 300
     resumed = run(tmp_path / "killed", *params, method=method)
     assert_same_parameters(whole, resumed)
     assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
@@ -57,19 +63,19 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path, num_envs, 
     "num_envs, method, env_name",
     [
         (1, "taac", "Pendulum-v1"),
-        (2, "taac_q", "BipedalWalker-v3"),  # whose simulator remembers earlier episodes
-        (1, "sac_ez", "Hopper-v5"),
+        (2, "sac_ez", "Hopper-v5"),
+        pytest.param(2, "taac_q", "BipedalWalker-v3", marks=pytest.mark.slow),  # whose simulator remembers earlier episodes
     ],
 )
 def test_a_run_that_was_told_to_stop_ends_as_the_run_that_was_not(tmp_path, num_envs, method, env_name):
     """At any iteration: the episodes under way go on where they were, which no schedule has cut."""
     params = (
-        f"num_envs = {num_envs}", f"create_environment.env_name = '{env_name}'", "num_env_steps = 400",
+        f"num_envs = {num_envs}", f"create_environment.env_name = '{env_name}'", "num_env_steps = 350",
         "replay_length = 150", "checkpoint_interval = 150", "evaluation_interval = 200", "evaluation_episodes = 1",
         "create_environment.max_episode_steps = 70", "create_agent.normalize_observations = True",
     )  # fmt: skip
     whole = run(tmp_path / "whole", *params, method=method)
-    for moment in (40, 170, 175, 340):
+    for moment in (170, 175, 340):
         stopped = run(tmp_path / "stopped", *params, method=method, stop=moment)
         assert moment <= stopped.env_steps < moment + 10
         found = RunFolder(tmp_path / "stopped").checkpoints.newest()
@@ -91,7 +97,7 @@ def test_an_environment_that_draws_from_numpys_own_numbers_comes_back(tmp_path, 
               f"create_environment.asynchronous = {asynchronous}", "num_env_steps = 330",
               "evaluation_interval = 320")  # fmt: skip
     whole = run(tmp_path / "whole", *params)
-    for moment in (311, 324) if asynchronous else (311, *range(318, 324)):
+    for moment in (311, 324) if asynchronous else (311, 318, 319, 322):
         np.random.seed(7)
         random.seed(7)
         run(tmp_path / "stopped", *params, stop=moment)
@@ -167,7 +173,7 @@ def test_an_environment_that_fails_on_the_way_back_costs_the_rest_of_its_episode
 
 @pytest.mark.parametrize("stop", [0, 100])
 def test_a_run_saved_before_its_first_step_or_between_two_goes_on(tmp_path, stop):
-    params = ("num_env_steps = 360", "evaluation_episodes = 1")
+    params = ("num_env_steps = 320", "evaluation_episodes = 1")
     whole = run(tmp_path / "whole", *params)
     trainer, folder = build(*params), RunFolder(tmp_path / "run")
     folder.begin(configuration.operative_config(), {})
@@ -190,18 +196,18 @@ def test_a_signal_after_the_last_look_of_an_iteration_is_seen_in_the_next_which_
 
 
 def test_without_the_replay_buffer_it_is_filled_again_before_updates_go_on(tmp_path):
-    params = ("checkpoint_interval = 100", "Saving.save_replay = False", "num_env_steps = 1000")
-    run(tmp_path / "run", *params, until=420)
+    params = ("checkpoint_interval = 100", "Saving.save_replay = False", "num_env_steps = 330", "initial_collect_steps = 100")
+    run(tmp_path / "run", *params, until=220)
     folder = RunFolder(tmp_path / "run")
     assert not list(folder.checkpoints.path.glob("frames-*")) and "replay" not in folder.checkpoints.newest().state
     trainer = build(*params)
     trainer.resume(folder)
-    assert (trainer.env_steps, trainer.learner.num_updates, trainer.replay_buffer.size) == (400, 100, 0)
+    assert (trainer.env_steps, trainer.learner.num_updates, trainer.replay_buffer.size) == (200, 100, 0)
     updates = []
     trainer.train(folder, lambda env_steps, number, *_: updates.append((env_steps, number)))
     trainer.close()
-    # 300 steps of collection as at the beginning; then one update a step, and no burst of what was missed.
-    assert {(700, 100), (701, 101)} <= set(updates) and updates[-1] == (1000, 400)
+    # 100 steps of collection as at the beginning; then one update a step, and no burst of what was missed.
+    assert {(300, 100), (301, 101)} <= set(updates) and updates[-1] == (330, 130)
 
 
 def test_a_run_begun_again_keeps_its_matrix_products():
@@ -218,7 +224,7 @@ def test_a_run_begun_again_keeps_its_matrix_products():
 def test_the_bits_of_a_run_do_not_depend_on_its_checkpoints(tmp_path, num_envs, method):
     """Also where checkpoints come more often than episodes end: every 30 steps of 3 environments, with a limit of 70."""
     params = (f"num_envs = {num_envs}", "create_environment.max_episode_steps = 70", "evaluation_interval = 300",
-              f"num_env_steps = {380 if num_envs == 1 else 600}")  # fmt: skip
+              f"num_env_steps = {380 if num_envs == 1 else 450}", "evaluation_episodes = 1")  # fmt: skip
     never = run(tmp_path / "never", *params, "checkpoint_interval = 100000", method=method)
     often = run(tmp_path / "often", *params, "checkpoint_interval = 30", method=method)
     assert_same_parameters(never, often)
@@ -233,7 +239,8 @@ def test_the_bits_of_a_run_do_not_depend_on_its_checkpoints(tmp_path, num_envs, 
 
 def test_a_resumed_run_reports_what_the_whole_run_reports(tmp_path):
     """Summaries and checkpoints at intervals that do not divide each other, with episodes that end in between."""
-    params = ("Intervals.checkpoint_interval = 170", "create_environment.max_episode_steps = 20")
+    params = ("Intervals.checkpoint_interval = 170", "create_environment.max_episode_steps = 20", "num_env_steps = 450",
+              "UpdateRatio.updates_per_env_step = 0.25")  # fmt: skip
     run(tmp_path / "whole", *params)
     run(tmp_path / "killed", *params, until=390)
     run(tmp_path / "killed", *params)
@@ -241,20 +248,6 @@ def test_a_resumed_run_reports_what_the_whole_run_reports(tmp_path):
     for tag in ("rollout/return", "loss/critic"):
         assert killed[tag].env_steps.tolist() == whole[tag].env_steps.tolist()
         assert killed[tag].value.tolist() == whole[tag].value.tolist()
-
-
-def test_both_global_random_streams_go_on_where_they_were(tmp_path):
-    """Some environments draw from numpy's."""
-    trainer, folder = build(), RunFolder(tmp_path / "run")
-    folder.begin("", {})
-    trainer.collect()
-    np.random.randn()  # leaves half a pair of normals behind
-    trainer.save(folder)
-    expected = np.random.randn(3).tolist(), torch.rand(3).tolist()
-    np.random.seed(9), torch.manual_seed(9)
-    trainer.resume(folder)
-    assert (np.random.randn(3).tolist(), torch.rand(3).tolist()) == expected
-    trainer.close()
 
 
 def test_a_run_killed_while_its_folder_was_made_can_begin(tmp_path, monkeypatch):

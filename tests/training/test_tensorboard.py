@@ -16,7 +16,7 @@ from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from taac.training.conduct import hyper_parameters
 from tests.methods import DISCRETE_METHODS, METHODS, fitting
-from tests.training.runs import Killed, assert_same_parameters, rows
+from tests.training.runs import REPRESENTATIVES, Killed, assert_same_parameters, rows
 
 TINY = [
     "create_environment.env_name = 'Pendulum-v1'", "create_environment.max_episode_steps = 20", "num_env_steps = 240",
@@ -105,22 +105,24 @@ class TensorBoard:
         return set(self.runs.PluginRunToTagToContent(plugin).get(run, {}))
 
 
-@pytest.fixture(scope="module")
-def campaign(tmp_path_factory):
-    """A run of every method, with other seeds and discounts."""
+@pytest.fixture(scope="module", params=[REPRESENTATIVES, pytest.param(METHODS, marks=pytest.mark.slow)], ids=["five", "all"])
+def campaign(request, tmp_path_factory):
+    """A run of each method, with other seeds and discounts."""
     folder = tmp_path_factory.mktemp("campaign")
-    for seed, method in enumerate(METHODS):
+    for seed, method in enumerate(request.param):
         train(folder / method, method, f"create_experiment.seed = {seed}", f"gamma = 0.9{seed:02d}")
-    return TensorBoard(folder)
+    board = TensorBoard(folder)
+    board.methods = request.param
+    return board
 
 
 def test_every_method_has_the_same_tags(campaign):
-    assert set(campaign.runs.Runs()) == set(METHODS) and len(METHODS) >= 13
+    assert set(campaign.runs.Runs()) == set(campaign.methods)
     common = campaign.tags("sac")
     for needed in ("evaluation/return", "rollout/return", "rollout/fraction_repeated", "loss/actor", "loss/critic",
                    "critic/q", "policy/entropy", "policy/alpha", "count/decisions", "time/updates_per_second"):  # fmt: skip
         assert needed in common
-    for method in METHODS:
+    for method in campaign.methods:
         found = {tag for tag in campaign.tags(method) if not tag.startswith("schedule/")}  # of the method's gin file
         missing = {"policy/log_std"} if method in DISCRETE_METHODS else set()
         missing |= {"learning_rate/temperature"} if method == "sac_value" else set()  # its alpha is fixed
@@ -128,7 +130,7 @@ def test_every_method_has_the_same_tags(campaign):
 
 
 def test_the_configuration_is_there_as_text(campaign):
-    for method in METHODS:
+    for method in campaign.methods:
         assert campaign.tags(method, "text") == {"config/text_summary"}
         (event,) = campaign.runs.Tensors(method, "config/text_summary")
         text = event.tensor_proto.string_val[0].decode()
@@ -141,8 +143,8 @@ def test_the_hparams_view_shows_every_run_and_setting(campaign):
     names = {info["name"] for info in shown["hparamInfos"]}
     assert names == {"method", "environment", "seed", *TASK_MACROS}
     sessions = {s["name"]: s for s in campaign.sessions()}
-    assert set(sessions) == set(METHODS)
-    for seed, method in enumerate(METHODS):
+    assert set(sessions) == set(campaign.methods)
+    for seed, method in enumerate(campaign.methods):
         values, metric = sessions[method]["hparams"], sessions[method]["metricValues"][0]
         environment = "Acrobot-v1" if method in DISCRETE_METHODS else "Pendulum-v1"
         assert (values["method"], values["environment"], values["seed"]) == (method, environment, seed)
@@ -153,18 +155,11 @@ def test_the_hparams_view_shows_every_run_and_setting(campaign):
         assert [s["status"] for s in sessions[method]["sessions"]] == ["STATUS_SUCCESS"]
 
 
-def test_the_hparams_view_sorts_and_filters(campaign):
-    columns = [{"hparam": "gamma", "order": "ORDER_DESC", "filterInterval": {"minValue": 0.9, "maxValue": 0.9035}}]
-    assert [s["name"] for s in campaign.sessions(colParams=columns)] == METHODS[3::-1]
-    columns = [{"hparam": "method", "order": "ORDER_ASC", "filterDiscrete": ["sac", "taac"]}]
-    assert [s["name"] for s in campaign.sessions(colParams=columns)] == ["sac", "taac"]
-
-
 def test_a_resumed_run_is_there_once(tmp_path):
     """Killed before and after its first checkpoint, and gone on with: the same view as of a run that never was."""
     whole, parts = tmp_path / "all" / "whole", tmp_path / "all" / "parts"
     train(whole, "taac")
-    for until in (80, 130, 200):
+    for until in (80, 130):
         train(parts, "taac", until=until)
         board = TensorBoard(tmp_path / "all")
         statuses = {s["name"]: s["sessions"][0]["status"] for s in board.sessions()}
@@ -184,8 +179,8 @@ def test_a_resumed_run_is_there_once(tmp_path):
         ]
         assert points[0] == points[1] and points[0]
     assert len(board.runs.Tensors("parts", "config/text_summary")) == 1
-    # The first was killed before a checkpoint: the run began anew. The last two went on with it.
-    assert session_starts(parts) == [1, 1, 0, 0]
+    # The first was killed before a checkpoint: the run began anew. The last went on with it.
+    assert session_starts(parts) == [1, 1, 0]
 
 
 def session_starts(folder):
@@ -199,7 +194,7 @@ def session_starts(folder):
     return [tags(path).count("_hparams_/session_start_info") for path in found]
 
 
-@pytest.mark.parametrize("method", ["taac", "sac_nrep"])
+@pytest.mark.parametrize("method", ["taac", pytest.param("sac_nrep", marks=pytest.mark.slow)])
 def test_videos_change_no_bit_and_are_shown(tmp_path, method):
     bare = train(tmp_path / "bare", method)
     filmed = train(tmp_path / "filmed" / "run", method, "create_experiment.evaluation_video = True")

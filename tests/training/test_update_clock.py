@@ -7,7 +7,6 @@ import itertools
 import pytest
 
 from taac.data_structures import LAST
-from taac.errors import TaacError
 from taac.runs.run_folder import RunFolder
 from tests.training.runs import assert_same_parameters, build, rows, run
 
@@ -32,7 +31,7 @@ def test_a_repeated_action_earns_as_any_transition(method, num_envs, unroll, upd
         return taken
 
     trainer.collector.rollout.step = counted
-    while trainer.env_steps < 300:
+    while trainer.env_steps < 150:
         trainer.collect()
         trainer.learn()
         assert trainer.learner.num_updates == earning * updates // (unroll * num_envs)
@@ -55,45 +54,32 @@ def test_of_actions_of_one_step_both_clocks_are_one():
 
 
 def test_transitions_are_held_over_a_resume(tmp_path):
-    params = (TRANSITIONS, "Intervals.checkpoint_interval = 70", "updates_per_iteration = 2", "unroll_length = 3")
+    params = (TRANSITIONS, "Intervals.checkpoint_interval = 70", "updates_per_iteration = 2", "unroll_length = 3",
+              "num_env_steps = 450", "evaluation_episodes = 1")  # fmt: skip
     whole = run(tmp_path / "whole", *params, method="sac_nrep")
     for moment in (333, 404):
         run(tmp_path / "killed", *params, method="sac_nrep", until=moment)
     resumed = run(tmp_path / "killed", *params, method="sac_nrep")
     earned = [trainer.update_ratio.state_dict()["transitions"] for trainer in (whole, resumed)]
-    assert earned[0] == earned[1] > 90
+    assert earned[0] == earned[1] > 45
     assert resumed.learner.num_updates == whole.learner.num_updates == earned[0] * 2 // 3
     assert_same_parameters(whole, resumed)
     assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
 
 
 def test_without_the_replay_buffer_transitions_earn_when_it_is_filled_again(tmp_path):
-    params = (TRANSITIONS, "checkpoint_interval = 100", "Saving.save_replay = False", "num_env_steps = 1000")
-    run(tmp_path / "run", *params, method="sac_nrep", until=460)
+    params = (TRANSITIONS, "checkpoint_interval = 100", "Saving.save_replay = False", "num_env_steps = 400",
+              "initial_collect_steps = 100")  # fmt: skip
+    run(tmp_path / "run", *params, method="sac_nrep", until=260)
     trainer = build(*params, method="sac_nrep")
     trainer.resume(RunFolder(tmp_path / "run"))
     begun, learnt, updates = trainer.env_steps, trainer.learner.num_updates, []
     trainer.train(RunFolder(tmp_path / "run"), lambda env_steps, number, *_: updates.append((env_steps, number)))
     trainer.close()
-    assert begun >= 400 and learnt > 20
-    assert {number for env_steps, number in updates if env_steps < begun + 300} == {learnt}
+    assert begun >= 200 and learnt > 20
+    assert {number for env_steps, number in updates if env_steps < begun + 100} == {learnt}
     (filled,) = [
         env_steps for (env_steps, number), (_, after) in itertools.pairwise(updates) if number == learnt != after
     ]
-    assert begun + 300 <= filled < begun + 303
+    assert begun + 100 <= filled < begun + 103
     assert max(after - number for (_, number), (_, after) in itertools.pairwise(updates)) == 1, "no burst"
-
-
-@pytest.mark.parametrize(
-    "params, message",
-    [
-        (["UpdateRatio.update_clock = 'decisions'"], r"update_clock.*'env_steps'.*'transitions'"),
-        (
-            [TRANSITIONS, "UpdateRatio.updates_per_env_step = 0.5"],
-            r"0\.5 is a ratio to environment steps, but .* 'transitions'",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused(params, message):
-    with pytest.raises(TaacError, match=message):
-        build(*params, method="sac_nrep")

@@ -121,31 +121,20 @@ def test_moments_and_frames_that_do_not_fit_are_refused(source, load_from, more,
         started(load_from.format(source[0]), more=more)
 
 
-def test_targets_start_as_copies_unless_they_are_named_too(source):
+@pytest.mark.parametrize("part, tensor", [("", "last.weight"), (".hidden", "hidden.0.weight")])
+def test_targets_start_as_copies_unless_they_are_named_too(source, part, tensor):
+    """Of the critics, or of a part of them, which goes to the same part of their slow copy."""
     folder, agent = source
     held = agent.state_dict()
-    _, after, changed = started(f"{folder}:critics")
-    assert {key.split(".")[1] for key in changed} == {"critics", "target_critics"}
-    for key in (key for key in after if key.startswith("algorithm.critics.")):
+    _, after, changed = started(f"{folder}:critics{part}")
+    whole = "critics" + part
+    assert changed and all(key.startswith((f"algorithm.{whole}.", f"algorithm.target_{whole}.")) for key in changed)
+    for key in (key for key in after if key.startswith(f"algorithm.{whole}.")):
         assert torch.equal(after[key], held[key])
         assert torch.equal(after[key.replace("critics", "target_critics")], held[key])
-    key = "algorithm.target_critics.last.weight"
-    for names in (("critics", "target_critics"), ("target_critics", "critics")):
-        _, after, _ = started(*(f"{folder}:{name}" for name in names))
-        assert torch.equal(after[key], held[key]) and not torch.equal(after[key], after[key.replace("target_", "")])
-
-
-def test_a_part_of_critics_goes_to_the_same_part_of_their_slow_copy(source):
-    folder, agent = source
-    held = agent.state_dict()
-    _, after, changed = started(f"{folder}:critics.hidden")
-    assert {".".join(key.split(".")[1:3]) for key in changed} == {"critics.hidden", "target_critics.hidden"}
-    for key in (key for key in after if key.startswith("algorithm.critics.hidden.")):
-        assert torch.equal(after[key], held[key])
-        assert torch.equal(after[key.replace("critics", "target_critics")], held[key])
-    key = "algorithm.target_critics.hidden.0.weight"
-    for target in ("target_critics", "target_critics.hidden"):  # which is named, before and after it
-        for names in (("critics.hidden", target), (target, "critics.hidden")):
+    key = f"algorithm.target_critics.{tensor}"
+    for target in {"target_critics", f"target_{whole}"}:  # which is named, before and after it
+        for names in ((whole, target), (target, whole)):
             _, after, _ = started(*(f"{folder}:{name}" for name in names))
             assert torch.equal(after[key], held[key]) and not torch.equal(after[key], after[key.replace("target_", "")])
 
@@ -169,12 +158,13 @@ def test_a_run_goes_on_without_its_source(source, tmp_path):
 
     copy = tmp_path / "source"
     shutil.copytree(source[0], copy)
-    params = (*SHORT, f"create_experiment.load_from = '{copy}:critics'", "Intervals.checkpoint_interval = 50")
+    params = (*SHORT[1:], "num_env_steps = 320", "Intervals.checkpoint_interval = 50", "evaluation_episodes = 1",
+              f"create_experiment.load_from = '{copy}:critics'")  # fmt: skip
     whole = run(tmp_path / "whole", *params)
-    run(tmp_path / "killed", *params, until=330)
+    run(tmp_path / "killed", *params, until=310)
     shutil.rmtree(copy)
     assert_same_parameters(whole, run(tmp_path / "killed", *params))
-    fresh = run(tmp_path / "fresh", *params[:3], "Intervals.checkpoint_interval = 50")
+    fresh = run(tmp_path / "fresh", *params[:-1])
     with pytest.raises(AssertionError):
         assert_same_parameters(whole, fresh)
 

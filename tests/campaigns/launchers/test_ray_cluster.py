@@ -31,6 +31,7 @@ def with_ray(root, address, *more, **given):
     return compare(root, "--launcher", "ray", "--ray_address", address, *more, **given)
 
 
+@pytest.mark.slow
 def test_a_cluster_trains_the_same_bits_and_records_failures(tmp_path, cluster):
     assert compared(tmp_path / "local", methods="sac", tasks=f"{POINT},{BREAKS}")[0] == 1
     code, out, err = finish(with_ray(tmp_path / "ray", cluster, methods="sac", tasks=f"{POINT},{BREAKS}"))
@@ -98,7 +99,9 @@ def placed(address, root, cpus, gpus, runs=2):
     return [json.loads((root / f"{n}.json").read_text()) for n in range(runs)], done.stderr
 
 
-@pytest.mark.parametrize("cpus, gpus, together, seen", [(1, 0.5, True, "0"), (2, 0, False, "")])
+@pytest.mark.parametrize(
+    "cpus, gpus, together, seen", [(1, 0.5, True, "0"), pytest.param(2, 0, False, "", marks=pytest.mark.slow)]
+)
 def test_runs_are_placed_by_their_shares(tmp_path, cluster, cpus, gpus, together, seen):
     """Of 2 CPUs and 1 GPU. Two runs that each take half of the GPU see the same one; two that take both CPUs take turns."""
     ((begin, end, first), (later, over, second)), err = placed(cluster, tmp_path, cpus, gpus)

@@ -56,6 +56,7 @@ def command(folder, name, text):
     (folder / name).chmod(0o755)
 
 
+@pytest.mark.slow
 def test_a_task_that_is_stopped_and_run_again_ends_with_the_same_bits(tmp_path, slurm_commands):
     assert compared(tmp_path / "whole", methods="taac")[0] == 0
     runs, script = array_of(tmp_path / "stopped")
@@ -91,10 +92,12 @@ def test_a_task_extends_a_finished_run(tmp_path):
 
 
 def test_a_task_that_fails_says_so_and_setup_lines_come_before(tmp_path):
-    runs, script = array_of(tmp_path, ["gamma = 7.0"], setup=("echo set up $SLURM_JOB_ID", "export MINE=1"))
+    runs, script = planned(tmp_path)
+    (run, *_) = runs = [runs[0]._replace(command=("bash", "-c", "echo taac train: it is $MINE >&2; exit 1"))]
+    script.write_text(slurm.SlurmArray(setup=("echo set up $SLURM_JOB_ID", "export MINE=1")).script(runs, script.parent))
     assert finish(start(script, 0))[0] == 1
-    lines = runs[0].log.read_text().splitlines()
-    assert lines[1] == "set up 77" and runs[0].error().startswith("taac train: ")
+    lines = run.log.read_text().splitlines()
+    assert lines[1] == "set up 77" and run.error().startswith("taac train: it is 1")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
