@@ -1,4 +1,4 @@
-"""How long the commands of "Ten minutes of use" in the README take: processor seconds, and seconds on the clock.
+"""How long the `taac` commands of the README take: processor seconds, and seconds on the clock.
 
     python -m experiments.command_times --out runs/times            # all of them, in order, as they stand
     python -m experiments.command_times --out runs/times play plot  # those alone, on what is there
@@ -26,14 +26,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def commands(text: str) -> list[list[str]]:
-    """The words of each `taac` command in the first fence after the heading "Ten minutes of use".
-
-    Those that name the reader's own module are left out.
-    """
-    fence = re.search(r"^## Ten minutes of use\n+```\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    if fence is None:
-        raise ValueError('the README has no fence after "## Ten minutes of use"')
-    lines = fence[1].replace("\\\n", " ").splitlines()
+    """The words of each `taac` command in the fences of a page, but for those that name the reader's own module."""
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    lines = "".join(body for language, body in fences if not language).replace("\\\n", " ").splitlines()
     return [shlex.split(line, comments=True) for line in lines if line.startswith("taac ") and "my_module" not in line]
 
 

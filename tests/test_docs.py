@@ -31,9 +31,10 @@ PAGES = [
     *sorted(DOCS.rglob("*.md")),
     *sorted((ROOT / "experiments").rglob("*.md")),
 ]
-# A changelog also tells of what is gone, and commands of results are those of the commits beside them.
-OF_PRESENT = [page for page in PAGES if page.name not in ("CHANGELOG.md", "results.md")]
-README_BYTES = 10_240
+# A changelog also tells of what is gone, and commands of results and their diaries are those of the commits beside them.
+OF_PAST = ROOT / "experiments" / "results"
+OF_PRESENT = [p for p in PAGES if p.name not in ("CHANGELOG.md", "results.md") and not p.is_relative_to(OF_PAST)]
+README_BYTES = 8_192
 FENCE = re.compile(r"^ *```.*?^ *```[^\n]*$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"(?<![\w./-])(?:taac|gin|experiments|docs|tests)/[\w./*-]*\w")
@@ -372,15 +373,15 @@ def test_pages_say_from_how_many_updates_on_runs_are_compiled():
     assert sum(map(len, said.values())) >= 3
 
 
-def rooms_without_a_place(readme: str) -> list[str]:
-    """Rooms of the package that the README's map does not name."""
-    return [path.parent.name for path in sorted(TAAC.glob("*/__init__.py")) if f"taac/{path.parent.name}/" not in readme]
+def rooms_without_a_place(page: str) -> list[str]:
+    """Rooms of the package that a map of the code does not name."""
+    return [path.parent.name for path in sorted(TAAC.glob("*/__init__.py")) if f"taac/{path.parent.name}/" not in page]
 
 
 def test_the_map_names_every_room():
-    readme = text_of(ROOT / "README.md")
-    assert rooms_without_a_place(readme) == []
-    assert rooms_without_a_place(readme.replace("taac/acting/", "")) == ["acting"]
+    page = text_of(ROOT / "CONTRIBUTING.md").partition("## Map of the code\n")[2].partition("\n## ")[0]
+    assert rooms_without_a_place(page) == []
+    assert rooms_without_a_place(page.replace("taac/acting/", "")) == ["acting"]
 
 
 def test_the_example_of_using_the_parts_runs():
@@ -491,8 +492,8 @@ def test_private_names_lead_to_their_class():
 
 def test_results_reach_the_pages_of_their_methods():
     head = "| task | method | seeds | final return | each seed | at 1 | at 2 | at 3 |\n"
-    one, other = "| T-v0 | sac | 0 1 | 5 | 4, 6 | 1 | 2 | 3 |\n", "| T-v0 | sac | 0 | 7 | 7 | 1 | 2 | 3 |\n"
-    results = f"## One\n{head}{one}## Other\n{head}{other}"
+    one = "| T-v0 | a | 0 | 5 | 5 | 1 | 2 | 3 |\n|  | sac | 0 1 | 5 | 4, 6 | 1 | 2 | 3 |\n"  # of the task above
+    results = f"## One\n{head}{one}## Other\n{head}| T-v0 | sac | 0 | 7 | 7 | 1 | 2 | 3 |\n"
     section = of_methods.section("sac", results)  # of other settings: not to be taken for one another
     assert "| One | T-v0 | 0 1 | 5 | 4, 6 |\n| Other | T-v0 | 0 | 7 | 7 |\n" in section
     assert of_methods.section("taac", results) == "## Results\n\nNo campaign has run it.\n"

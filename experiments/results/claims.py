@@ -164,10 +164,9 @@ def row_of_returns(claim: Mapping[str, Any], tasks: Sequence[str], x: Runs, y: R
     text, where = claim["claim"], EVERYWHERE if claim.get("pooled") else tasks[0]
     if not (x.fewest and y.fewest):
         return Row(text, where, "-", said(claim), NOT_RUN)
-    of = f" of {x.seeds}" if x.seeds != y.seeds else ""
-    count = f"{x.fewest}{of} and {y.fewest} of {y.seeds} seeds"
+    count = f"n = {x.fewest}, {y.fewest}"
     if x.fewest < x.seeds or y.fewest < y.seeds:
-        return Row(text, where, count, said(claim), WAITS)
+        return Row(text, where, f"{x.fewest} of {x.seeds} and {y.fewest} of {y.seeds} seeds", said(claim), WAITS)
     if min(x.seeds, y.seeds) < FEWEST_RUNS:
         return Row(text, where, count, said(claim), OPEN)
     of_x, of_y = map(list, zip(*(scores(a, b, claim["measure"]) for a, b in zip(x.by_task, y.by_task))))

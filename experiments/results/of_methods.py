@@ -15,15 +15,16 @@ def section(method: str, results: str) -> str:
         method: its name.
         results: the text of docs/results.md.
     """
-    found, campaign = [], ""
+    found, question, task = [], "", ""
     for line in results.splitlines():
-        campaign = line.removeprefix("## ") if line.startswith("## ") else campaign
+        question = line.removeprefix("## ") if line.startswith("## ") else question
         row = [cell.strip() for cell in line.strip("|").split("|")]
+        task = row[0] or task  # a cell is empty where it is that of the row above
         if len(row) > 7 and row[1] == method:
-            found.append((campaign, row[0], *row[2:5]))
+            found.append((question, task, *row[2:5]))
     if not found:
         return f"{HEADING}\nNo campaign has run it.\n"
-    head = ["| campaign | task | seeds | final return | each seed |", "|---|---|---|---|---|"]
+    head = ["| question | task | seeds | final return | each seed |", "|---|---|---|---|---|"]
     table = [*head, *(f"| {' | '.join(row)} |" for row in found)]
     return "\n".join([HEADING, "From the [results](../results.md), which say how they were made:", "", *table, ""])
 

@@ -33,5 +33,5 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.setattr(taac, "compare", lambda *args, **named: compare(*args, **{**small, **named, "seeds": 1}), raising=False)
     namespace: dict = {}
     for block in blocks(page):
-        small_block = re.sub(r"20_000", "330", re.sub(r"15_000", "315", block))
+        small_block = re.sub(r"20_000|5_000", "330", re.sub(r"15_000", "315", block))
         exec(compile(small_block, page, "exec"), namespace)

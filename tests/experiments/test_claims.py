@@ -100,7 +100,7 @@ def test_a_post_hoc_claim_has_no_verdict_and_counts_in_no_family(tmp_path):
 def test_the_interval_of_a_claim_is_bonferronis(tmp_path):
     # Variances 2.5 / 5 each: standard error 1, df 8; two claims: t(8, 97.5%) = 2.7515. Area: 3/4 of the values.
     rows, _ = rows_on_claims(tmp_path, [*HIGH, 99.0], LOW)  # the last seed was not planned
-    assert [row.here for row in rows] == ["+7.5 [5.44, 9.56], 5 and 5 of 5 seeds", "+10 [7.25, 12.8], 5 and 5 of 5 seeds"]
+    assert [row.here for row in rows] == ["+7.5 [5.44, 9.56], n = 5, 5", "+10 [7.25, 12.8], n = 5, 5"]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_pooled_claim_compares_normalised_means_over_tasks_with_another_campai
     row = pooled_row(tmp_path, SOLVED, FAILED)
     assert (row.task, row.published, row.verdict) == (claims.EVERYWHERE, "taac above sac_ez", claims.AGREES)
     # Means over runs: 89 + 33.07 of 123.21, and 190 + 212.5 of 412.5; half the sum of 0.9907 and 0.9758
-    assert row.here.startswith("+0.983 [") and row.here.endswith("], 4 of 4 and 3 of 3 seeds")
+    assert row.here.startswith("+0.983 [") and row.here.endswith("], n = 4, 3")
 
 
 def test_a_claim_of_two_planned_seeds_is_open(tmp_path):
@@ -212,7 +212,7 @@ def test_runs_of_two_campaigns_are_compared_only_if_what_was_measured_is_alike(t
 def test_an_undecided_claim_says_what_it_could_have_found(tmp_path):
     undecided, _ = rows_on_claims(tmp_path / "a", HIGH, [*HIGH[:4], 14.5])
     decided, _ = rows_on_claims(tmp_path / "b", HIGH, LOW)
-    assert [row.here.count("seeds; detectable: ") for row in [*undecided, *decided]] == [1, 1, 0, 0]
+    assert [row.here.count("n = 5, 5; detectable: ") for row in [*undecided, *decided]] == [1, 1, 0, 0]
 
 
 def test_the_detectable_difference_is_that_of_tables_of_power(tmp_path):
@@ -223,7 +223,7 @@ def test_the_detectable_difference_is_that_of_tables_of_power(tmp_path):
     groups, plans = {"c": page.grouped(run_records.find(tmp_path))}, {"c": {"tasks": ["Toy-v0"], "seeds": 5}}
     [row] = claims.rows_of_returns([claim], "c", groups, plans)
     # Two samples of 5 at a level of 5%: 2.024 standard deviations of sqrt(2.5) are found with a power of 80%.
-    assert row.here.endswith("5 and 5 of 5 seeds; detectable: 3.2")
+    assert row.here.endswith("n = 5, 5; detectable: 3.2")
 
 
 def test_the_papers_scores_are_beside_claims_on_all_tasks():

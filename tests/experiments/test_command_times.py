@@ -16,10 +16,8 @@ def test_the_commands_are_those_of_the_readme():
 
 def test_comments_prompts_other_programs_and_the_reader_s_own_modules_are_left_out():
     shown = ". .venv/bin/activate\n# taac no\ntaac a \\\n    'b c' # d\ntensorboard\ntaac check --env_name my_module:M\n"
-    text = f"## Ten minutes of use\n\n```\n{shown}```\n```\ntaac e\n```\n"
-    assert command_times.commands(text) == [["taac", "a", "b c"]]
-    with pytest.raises(ValueError, match="no fence"):
-        command_times.commands("## Two minutes of use\n")
+    text = f"taac no\n\n```\n{shown}```\n```py\ntaac no\n```\n```\ntaac e\n```\n"
+    assert command_times.commands(text) == [["taac", "a", "b c"], ["taac", "e"]]
 
 
 def test_a_command_is_measured_and_one_that_fails_says_what_it_printed(tmp_path):
