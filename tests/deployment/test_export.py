@@ -28,7 +28,9 @@ from tests import forked
 from tests.environments.team import TEAM
 from tests.learning.test_optimizers import CAMERA
 
-PT2_AND_SLOWLY_ONNX = [ending if ending == ".pt2" else pytest.param(ending, marks=pytest.mark.slow) for ending in policy_files.FORMATS]
+PT2_AND_SLOWLY_ONNX = [
+    ending if ending == ".pt2" else pytest.param(ending, marks=pytest.mark.slow) for ending in policy_files.FORMATS
+]
 # Greedy policies with every kind of state, action and observation.
 AGENTS = {
     "taac_q": ("taac_q", "simple_control", "LunarLanderContinuous-v3", "create_agent.normalize_observations = True"),

@@ -71,7 +71,7 @@ AMX, INTEL, EPYC, OLD_EPYC = (
 def test_auto_follows_from_the_processor_and_not_from_the_time(monkeypatch):
     """Whatever a clock says, as beside a busy process: each choice is asked for twenty times."""
     monkeypatch.setattr(products, "onednn_is_exact", lambda: True)
-    monkeypatch.setattr(products.amx, "missing", lambda: None)
+    monkeypatch.setattr(products.amx, "reason_unavailable", lambda: None)
     clock = itertools.accumulate(iter(random.random, None))
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
 
@@ -83,7 +83,7 @@ def test_auto_follows_from_the_processor_and_not_from_the_time(monkeypatch):
     assert [chosen(has) for has in (AMX, INTEL, EPYC, OLD_EPYC)] == ["bfloat16x6", "plain", "onednn", "onednn"]
     assert chosen(AMX, compiled=False) == chosen(frozenset()) == chosen(EPYC, torch.device("cuda")) == "plain"
     monkeypatch.setattr(products, "onednn_is_exact", lambda: False)
-    monkeypatch.setattr(products.amx, "missing", lambda: "the kernel could not be compiled")
+    monkeypatch.setattr(products.amx, "reason_unavailable", lambda: "the kernel could not be compiled")
     assert chosen(AMX) == chosen(EPYC) == "plain"
 
 
@@ -97,7 +97,7 @@ def test_products_that_are_not_available_are_refused(monkeypatch):
         products.resolve("bfloat16x6", CPU)
     with pytest.raises(TaacError, match=r"they are for the CPU, and the agent is on cuda"):
         products.resolve("bfloat16x3", torch.device("cuda"), compiled=True)
-    monkeypatch.setattr(products.amx, "missing", lambda: "this processor has no amx_tile")
+    monkeypatch.setattr(products.amx, "reason_unavailable", lambda: "this processor has no amx_tile")
     with pytest.raises(TaacError, match=r"'bfloat16x3' were requested, but this processor has no amx_tile"):
         products.resolve("bfloat16x3", CPU, compiled=True)
     assert products.resolve("bfloat16", CPU, compiled=True) == "bfloat16"  # which torch has itself
@@ -106,14 +106,14 @@ def test_products_that_are_not_available_are_refused(monkeypatch):
 def test_parts_of_compiled_products(monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    monkeypatch.setattr(products.amx, "missing", lambda: asked.append(1))
+    monkeypatch.setattr(products.amx, "reason_unavailable", lambda: asked.append(1))
     assert [products.parts(kind, CPU) for kind in ("plain", "onednn")] == [None, None] and not asked
     assert [products.parts(kind, CPU) for kind in ("bfloat16", "bfloat16x3", "bfloat16x6")] == [1, 2, 3]
     assert products.parts("bfloat16", torch.device("cuda")) is None
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert [products.parts(kind, CPU) for kind in ("bfloat16", "bfloat16x3", "bfloat16x6")] == [None, 2, 3]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    monkeypatch.setattr(products.amx, "missing", lambda: "there is none")
+    monkeypatch.setattr(products.amx, "reason_unavailable", lambda: "there is none")
     assert products.parts("bfloat16", CPU) is None
 
 
