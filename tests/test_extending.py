@@ -315,8 +315,8 @@ def test_critics_that_predict_a_distribution_learn_the_value():
         "sac", "SacAlgorithm.critic_ctor = @Categorical", "SacAlgorithm.entropy_in_target = False",
         "create_environment.env_name = 'tests.toy_tasks:taac-test/Countdown-v0'",
         "create_environment.env_kwargs = {'length': 5, 'truncate': True, 'one_state': True}", "gamma = 0.8",
-        "normalize_rewards = False", "reward_clip = None", "learning_rate = 3e-3", "target_tau = 0.3", "batch_size = 32",
-        "num_env_steps = 2000", "initial_collect_steps = 100", "replay_length = 2000", updates=400,
+        "normalize_rewards = False", "reward_clip = None", "learning_rate = 3e-3", "target_tau = 0.1", "batch_size = 32",
+        "num_env_steps = 2000", "initial_collect_steps = 100", "replay_length = 2000", updates=700,
     )  # fmt: skip
     algorithm, frames = trainer.agent.algorithm, trainer.replay_buffer.sample(100, 2).time_step
     with torch.no_grad():
