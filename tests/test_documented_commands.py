@@ -85,7 +85,7 @@ def smaller(words: list[str]) -> list[str]:
     given = {word for word in words if word.startswith("--")}
     if command == "train" and "--num_env_steps" in given:
         words[words.index("--num_env_steps") + 1] = str(int(float(words[words.index("--num_env_steps") + 1])) // STEPS)
-    if command == "play":
+    if command in ("play", "evaluate"):
         words += ["--num_episodes", "1"]  # the last one counts
     if command == "export":
         words += ["--check_steps", "20"]
@@ -151,7 +151,7 @@ class Reader:
 
     def provide(self, command: str, folder: Path) -> None:
         """Leaves a run, or a comparison, where the page takes one for granted: trained earlier, or on another page."""
-        if command in ("play", "export", "plot", "report") and not folder.exists():
+        if command in ("play", "evaluate", "export", "plot", "report") and not folder.exists():
             shutil.copytree(self.campaign if command == "report" else self.trained, folder)
             self.provided.add(folder)
         elif command == "train" and folder in self.provided:  # a name that stands for any folder, used again

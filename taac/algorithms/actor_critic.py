@@ -14,6 +14,7 @@ import torch.nn as nn
 
 from taac import nest
 from taac.algorithms.algorithm import Algorithm
+from taac.algorithms.decision_price import DecisionPrice
 from taac.algorithms.reward_weights import check_reward_weights
 from taac.algorithms.target_entropies import TargetEntropy
 from taac.algorithms.target_networks import TargetUpdate
@@ -34,7 +35,7 @@ class TrainInfo(NamedTuple):
     prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], the critics' predictions at the executed actions
     q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
-    bonus: torch.Tensor | None = None  # [T, B(, D)], the entropy bonus in `value`; None if targets contain no entropy
+    bonus: torch.Tensor | None = None  # [T, B(, D)], in `value`: the entropy bonus less the price of decisions; None if 0
     q_pi: torch.Tensor | None = None  # [T or T-1, B(, D)], min_i Q_i at the policy's own action, detached
     mean: torch.Tensor | None = None  # [T or T-1, B, A], of the policy, before tanh, detached
     log_std: torch.Tensor | None = None  # same shape, detached
@@ -42,6 +43,8 @@ class TrainInfo(NamedTuple):
     advantage: torch.Tensor | None = None  # [T, B], q_1 - q_0, before clipping, detached
     switch: torch.Tensor | None = None  # [T, B] bool, b | b~, with b~ newly sampled
     features: torch.Tensor | None = None  # [T, B, F], encoded observations, detached
+    decisions: torch.Tensor | None = None  # same shape as `actor_loss`, the policy's expected decisions; for a learnt price
+    steps: torch.Tensor | float = 1.0  # same shape, the environment steps that they last
     own: Any = ()  # what the method itself adds
 
 
@@ -96,6 +99,7 @@ class ActorCriticAlgorithm(Algorithm):
 
     reward_parts: torch.Tensor | None  # [D], indices of the learnt parts; None if all are learnt
     actor_encoder: nn.Module | None
+    decision_price: DecisionPrice | None  # of methods that define a decision; None: decisions are free
     weights: torch.Tensor  # [D], or [0] for a scalar reward
     signs: torch.Tensor  # [D], signs of the weights
 
@@ -150,6 +154,7 @@ class ActorCriticAlgorithm(Algorithm):
         self.encoder = encoder_ctor(observation_spec)
         self.feature_size = int(self.encoder.output_size)  # type: ignore[arg-type]
         self.register_module("actor_encoder", actor_encoder_ctor and actor_encoder_ctor(observation_spec))
+        self.register_module("decision_price", None)
         self.actor_trains_encoder = actor_trains_encoder
         if actor_trains_encoder and (self.actor_encoder is not None or not trainable(self.encoder)):
             why = "the actor has an encoder of its own" if self.actor_encoder is not None else "its encoder has no parameters"
@@ -291,6 +296,15 @@ class ActorCriticAlgorithm(Algorithm):
         squares = self.weights.square().sum().clamp(min=torch.finfo(torch.float32).tiny)
         return bonus.unsqueeze(-1) * self.weights / squares
 
+    def priced(
+        self, value: torch.Tensor, bonus: torch.Tensor | None, decisions: torch.Tensor | float
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Returns a value and its bonus `[...(, D)]`, both less the price of expected decisions `[...]`."""
+        if self.decision_price is None:
+            return value, bonus
+        paid = self.share_out(self.decision_price() * decisions).expand_as(value)
+        return value - paid, -paid if bonus is None else bonus - paid
+
     @property
     def bonus_share(self) -> float:
         return float(self.share_out(torch.ones((), device=self.weights.device)).abs().mean())
@@ -343,6 +357,10 @@ class ActorCriticAlgorithm(Algorithm):
             own: the method's own summaries, scalars by tag.
         """
         critic_loss = self.critic_loss(info.prediction, target)
+        if self.decision_price is not None and info.decisions is not None:
+            price_loss = self.decision_price.loss(info.decisions, info.steps)
+            temperature_losses = {**temperature_losses, "price": price_loss}
+            own = {**(own or {}), "decision/price": self.decision_price()}
         actor_loss = info.actor_loss + functools.reduce(torch.add, temperature_losses.values())
         missing = len(critic_loss) - len(actor_loss)  # 1 if the actor does not learn on the last frame
         loss = self.masked(experience, nn.functional.pad(actor_loss, (0, 0, 0, missing)) + critic_loss)
@@ -415,6 +433,16 @@ class ActorCriticAlgorithm(Algorithm):
             self.scheduled.append(Scheduled(target.formula, target.nats, temperature.set_target_entropy))
         return temperature
 
+    def build_decision_price(self, price: float | Schedule, target_rate: float | None) -> DecisionPrice | None:
+        """Builds the price of a decision; None if decisions are free. Lists a scheduled price in `scheduled`."""
+        if not isinstance(price, Schedule) and price == 0 and target_rate is None:
+            return None
+        name = type(self).__name__
+        built = DecisionPrice(price, target_rate, name)
+        if isinstance(price, Schedule):
+            self.scheduled.append(Scheduled(f"{name}.decision_price", price, built.set))
+        return built
+
     def set_weight(self, number: int, weight: float) -> None:
         """Sets the weight of a learnt part of the reward."""
         self.weights[number] = weight
@@ -450,7 +478,7 @@ class ActorCriticAlgorithm(Algorithm):
         groups = {
             "actor": trainable(self.get_submodule("actor")),
             "critic": trainable(self.encoder, self.critics),
-            "temperature": trainable(*self.temperatures().values()),
+            "temperature": trainable(*self.temperatures().values(), *([self.decision_price] if self.decision_price else [])),
         }
         return groups if self.actor_encoder is None else {**groups, "actor_encoder": trainable(self.actor_encoder)}
 

@@ -52,6 +52,7 @@ class Algorithm(ForwardingConstructor, nn.Module):
     min_segment_reason = "one transition that is learnt from"  # the reason for this minimum, for display
     burn_in = 0  # first frames of a segment that are not learnt from
     reward_scale = 1.0  # factor applied to rewards in learning
+    switch_threshold: float | None = None  # a greedy agent switches where the probability is above it; None: it has none
     info_depends_on_action = True  # whether `info` depends on the chosen action: then explorers must not change it
 
     @property
@@ -68,6 +69,21 @@ class Algorithm(ForwardingConstructor, nn.Module):
     def gamma(self) -> float | None:
         """Returns the discount per step, the largest if parts of the reward have their own; None if there is none."""
         return None
+
+    def set_switch_threshold(self, threshold: float) -> None:
+        """Sets the probability above which a greedy agent begins something new, in [0, 1).
+
+        Raises:
+            TaacError: it is out of range, or the method does not switch by a probability.
+        """
+        if self.switch_threshold is None:
+            raise TaacError(
+                f"{type(self).__name__} has no switch_threshold, because it does not switch by a probability: TAAC, its "
+                "ablations, SAC-Hybrid and SDAR do"
+            )
+        if not 0 <= threshold < 1:
+            raise TaacError(f"switch_threshold must be 0 or more and below 1, got {threshold}")
+        self.switch_threshold = float(threshold)
 
     def initial_state(self, batch_size: int) -> Nest:
         """Returns the state at the first frame of an episode, leaves `[batch_size, ...]`; `()` if there is none."""

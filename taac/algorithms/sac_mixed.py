@@ -42,6 +42,9 @@ class MixedSacAlgorithm(SacAlgorithm):
         action_spec: a nest with one discrete leaf of C choices, and continuous leaves.
         choice_min_prob: sets the target entropy of the choice, `p (log(C-1) - log p) - (1-p) log(1-p)`; 0 if C is 1.
         choice_target_entropy: sets that target entropy directly, in nats; in [0, log C].
+        decision_price: c, a number or a schedule: what a decision costs, in units of the reward that is learnt, where choices are
+            durations (SAC-Krep). Every frame is a decision then, so each value contains `- c`. Reported returns do not.
+        target_decision_rate: learns c so that decisions per environment step are this on average; see `DecisionPrice`.
         sac_arguments: the other arguments of `SacAlgorithm`; bind them there in gin.
 
     Raises:
@@ -58,6 +61,8 @@ class MixedSacAlgorithm(SacAlgorithm):
         *,
         choice_min_prob: float = 0.2,
         choice_target_entropy: float | Schedule | None = None,
+        decision_price: float | Schedule = 0.0,
+        target_decision_rate: float | None = None,
         **sac_arguments: Any,
     ):
         mixed = MixedActionSpec(action_spec, type(self).__name__)
@@ -73,6 +78,7 @@ class MixedSacAlgorithm(SacAlgorithm):
             name = "MixedSacAlgorithm.choice_target_entropy"
             target = target_entropies.of_choices(mixed.num_choices, choice_min_prob, choice_target_entropy, name)
         self.choice_temperature = self.build_temperature(self.temperature_ctor, target)
+        self.decision_price = self.build_decision_price(decision_price, target_decision_rate)
 
     # Acting ----------------------------------------------------------------------------------------------------------
 
@@ -139,6 +145,7 @@ class MixedSacAlgorithm(SacAlgorithm):
                 choice_bonus = self.choice_temperature.alpha() * distributions.categorical_entropy(probs[1:])
                 bonus = self.share_out(choice_bonus - self.temperature.alpha() * log_pi[1:])
                 value = value + bonus
+            value, bonus = self.priced(value, bonus, 1.0)  # every frame is a decision
         prediction = self.at_choice(self.critics(features[:-1], executed), choice)
         return TrainInfo(
             actor_loss=actor_loss,
@@ -149,6 +156,8 @@ class MixedSacAlgorithm(SacAlgorithm):
             q=self.value_of(self.critics, prediction),
             value=self.pad_front(value),
             bonus=None if bonus is None else self.pad_front(bonus),
+            decisions=torch.ones_like(log_pi),
+            steps=(probs * torch.arange(1, probs.shape[-1] + 1, device=probs.device)).sum(-1),  # a choice d is d + 1 steps
             own=probs,  # [T, B, C], p(d | s, a~), detached
         )
 

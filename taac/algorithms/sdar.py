@@ -39,6 +39,10 @@ class SdarAlgorithm(SacAlgorithm):
         beta_min_prob: sets the target entropy of the selection, `-p log p - (1-p) log(1-p)` for each dimension.
         beta_target_entropy: sets that target entropy directly, in nats, for all dimensions together; in [0, A log 2].
         selection_hidden_layers: widths of the selection policy's network.
+        decision_price: c, a number or a schedule: what acting in all A dimensions costs, in units of the reward that is learnt;
+            in one, c / A. The selection pays it, and values contain it. Reported returns do not.
+        switch_threshold: greedily, a dimension acts where beta_i is above this, in [0, 1).
+        target_decision_rate: learns c so that the fraction of dimensions that act is this on average; see `DecisionPrice`.
         sac_arguments: the other arguments of `SacAlgorithm`; bind them there in gin. `actor_ctor` builds the action policy,
             whose target entropy applies to the dimensions that act.
 
@@ -52,6 +56,7 @@ class SdarAlgorithm(SacAlgorithm):
     """
 
     always_on_last_frame = True
+    switch_threshold: float = 0.5
 
     def __init__(
         self,
@@ -61,6 +66,9 @@ class SdarAlgorithm(SacAlgorithm):
         beta_min_prob: float = 0.05,
         beta_target_entropy: float | Schedule | None = None,
         selection_hidden_layers: Sequence[int] = (256, 256),
+        decision_price: float | Schedule = 0.0,
+        target_decision_rate: float | None = None,
+        switch_threshold: float = 0.5,
         **sac_arguments: Any,
     ):
         super().__init__(observation_spec, action_spec, **sac_arguments)
@@ -70,6 +78,8 @@ class SdarAlgorithm(SacAlgorithm):
             2, beta_min_prob, beta_target_entropy, "SdarAlgorithm.beta_target_entropy", times=self.action_size
         )
         self.beta_temperature = self.build_temperature(self.temperature_ctor, target)
+        self.decision_price = self.build_decision_price(decision_price, target_decision_rate)
+        self.set_switch_threshold(switch_threshold)
 
     def build_actor(self, actor_ctor: Callable[..., nn.Module]) -> nn.Module:
         self.actor_embedding = TrajectoryEmbedding(self.actor_feature_size, [self.action_size] * 2)
@@ -81,7 +91,7 @@ class SdarAlgorithm(SacAlgorithm):
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
         features, before = self.actor_features(time_step.observation), time_step.prev_action
         probability = self._acting_probability(features, time_step)
-        act = probability > 0.5  # the mode; a tie repeats
+        act = probability > self.switch_threshold  # the mode at 0.5; a tie repeats
         if epsilon > 0:
             drawn = torch.rand_like(probability) < probability
             act = torch.where(torch.rand_like(probability) < epsilon, drawn, act)
@@ -136,11 +146,13 @@ class SdarAlgorithm(SacAlgorithm):
         log_pi = (act * log_pi_each).sum(-1)
         entropy = _bernoulli_entropy(probability).sum(-1)
 
-        # Actor: minimise alpha log pi - alpha_b H(beta) - min_i Q_i(s, a)
+        # Actor: minimise alpha log pi - alpha_b H(beta) - min_i Q_i(s, a), plus the price of acting
         q_pi = self.least_value(self.q_values(self.critics, frozen, action))
         dq_da = self.action_gradient(q_pi, action)
         actor_loss = losses.action_gradient_loss(action, dq_da)
         actor_loss = actor_loss + self.temperature.alpha() * log_pi - self.beta_temperature.alpha() * entropy
+        if self.decision_price is not None:
+            actor_loss = actor_loss + self.decision_price() * probability.mean(-1)
 
         # V(s', a) = min_i Q'_i(s', a') - alpha log pi' + alpha_b H(beta')
         with torch.no_grad():
@@ -151,6 +163,7 @@ class SdarAlgorithm(SacAlgorithm):
                 both = self.beta_temperature.alpha() * entropy - self.temperature.alpha() * log_pi
                 bonus = self.share_out(both[1:])
                 value = value + bonus
+            value, bonus = self.priced(value, bonus, probability[1:].mean(-1))
         prediction = self.critics(features[:-1], before[1:])
         return TrainInfo(
             actor_loss=actor_loss,
@@ -162,6 +175,7 @@ class SdarAlgorithm(SacAlgorithm):
             q=self.value_of(self.critics, prediction),
             value=self.pad_front(value),
             bonus=None if bonus is None else self.pad_front(bonus),
+            decisions=probability.detach().mean(-1),
             own=(drawn.mean(-1), entropy.detach()),  # [T, B], the fraction of dimensions that act, and H(beta)
         )
 

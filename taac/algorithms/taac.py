@@ -66,6 +66,11 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         b1_advantage_clipping: `(low, high)`, either may be None: clips the advantage `q_1 - q_0` of switching.
         max_repeat_steps: number of steps after which a switch is forced, in rollout and evaluation; None: no limit.
         randomize_first_state_tau: whether rollouts begin each episode on a random trajectory instead of at rest.
+        decision_price: c, a number or a schedule: what an executed switch costs, in units of the reward that is learnt. The
+            switch then compares `q_1 - c` with `q_0`, and the value of a state contains `- c beta_1`. Reported returns do not.
+        target_decision_rate: learns c, as the multiplier of the constraint that beta_1 is this on average, and starts from
+            `decision_price`; see `DecisionPrice`. None: c is as it is given.
+        switch_threshold: a greedy agent switches where beta_1 is above this, in [0, 1). Published: 0.5.
         actor_critic: arguments of `ActorCriticAlgorithm`; bind them there in gin. As `td_loss`, `TAACTDLoss` is TAAC,
             `OneStepTDLoss` is TAAC-1td, `TDLoss` is TAAC-Ntd.
 
@@ -77,6 +82,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     """
 
     default_td_loss: type[BaseTDLoss] = TAACTDLoss
+    switch_threshold: float = 0.5
 
     def __init__(
         self,
@@ -93,6 +99,9 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         b1_advantage_clipping: tuple[float | None, float | None] | None = None,
         max_repeat_steps: int | None = None,
         randomize_first_state_tau: bool = False,
+        decision_price: float | Schedule = 0.0,
+        target_decision_rate: float | None = None,
+        switch_threshold: float = 0.5,
         **actor_critic: Any,
     ):
         check_unit_box(action_spec, "TaacAlgorithm")
@@ -115,6 +124,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         self.b1_advantage_clipping = b1_advantage_clipping
         self.max_repeat_steps = max_repeat_steps
         self.randomize_first_state_tau = randomize_first_state_tau
+        self.set_switch_threshold(switch_threshold)
+        self.decision_price = self.build_decision_price(decision_price, target_decision_rate)
         self._beta(torch.zeros(1), torch.zeros(1))  # refuses invalid clipping before any work
 
     # Acting ----------------------------------------------------------------------------------------------------------
@@ -132,7 +143,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         mean, log_std = self.actor(embedded)
         a_hat = distributions.squashed_normal_mode(mean, log_std, epsilon)
         beta_1 = self.switching_probability(features, embedded, state.tau, a_hat, state.switch_state)
-        switch = beta_1 > 0.5  # the mode; a tie repeats
+        switch = beta_1 > self.switch_threshold  # the mode at 0.5; a tie repeats
         if epsilon > 0:
             switch = torch.where(torch.rand_like(beta_1) < epsilon, torch.rand_like(beta_1) < beta_1, switch)
         return self._execute(time_step, state, a_hat, switch)._replace(switch_probability=beta_1, policy=(mean, log_std))
@@ -213,7 +224,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         """
         tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)
         q_0, q_1 = self._min_q(self.critics, features.expand(2, *features.shape), _stack(tau_0, tau_1))
-        return self._beta(self.weighted(q_0), self.weighted(q_1))[..., 1]
+        return self._beta(self.weighted(q_0), self.net_of_price(self.weighted(q_1)))[..., 1]
 
     def learn_switch(
         self, embedded: torch.Tensor, q_0: torch.Tensor, q_1: torch.Tensor, switch_state: Nest
@@ -224,7 +235,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
         Args:
             embedded: the actor's inputs at replayed frames, `[T, B, F]`.
-            q_0, q_1: values of continuing and of switching, `[T, B]`, detached.
+            q_0, q_1: values of continuing and of switching, the latter less the price of a decision, `[T, B]`, detached.
             switch_state: state of the switching head as stored by the rollout, leaves `[T, B, ...]`.
         """
         return self._beta(q_0, q_1), torch.zeros_like(q_0)
@@ -236,6 +247,10 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     def next_switch_state(self, switch_state: Nest, time_step: TimeStep, tau: Tau, switch: torch.Tensor) -> Nest:
         """Returns the head's state after `tau` was executed at `time_step`. `switch` `[B]` marks where `tau` was started."""
         return switch_state
+
+    def net_of_price(self, q_1: torch.Tensor) -> torch.Tensor:
+        """Returns the value of switching `[...]` less the price of a decision."""
+        return q_1 if self.decision_price is None else q_1 - self.decision_price()
 
     def _beta(self, q_0: torch.Tensor, q_1: torch.Tensor) -> torch.Tensor:
         q = torch.stack([q_0, q_1], dim=-1)
@@ -255,11 +270,12 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         a_hat, log_pi = distributions.squashed_normal_sample(mean, log_std)
         tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)
 
-        # beta = softmax((q_0, q_1) / alpha_beta), from the online critics
+        # beta = softmax((q_0, q_1 - c) / alpha_beta), from the online critics, with the price c of a decision
         with torch.no_grad():
             q_0 = self.weighted(self._min_q(self.critics, frozen, tau_0))
         q_1 = self.weighted(self._min_q(self.critics, frozen, tau_1))
-        beta, switch_loss = self.learn_switch(embedded, q_0, q_1.detach(), switch_state)
+        net_q_1 = self.net_of_price(q_1.detach())
+        beta, switch_loss = self.learn_switch(embedded, q_0, net_q_1, switch_state)
         b_new = torch.rand_like(beta[..., 1]) < beta[..., 1]
 
         # Actor: gradient -(beta_1 dQ/da_hat) da_hat/dphi + alpha_a dlog pi/dphi
@@ -267,9 +283,11 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         actor_loss = losses.action_gradient_loss(a_hat, beta[..., 1:] * dq_da)
         actor_loss = actor_loss + self.action_temperature.alpha() * log_pi + switch_loss
 
-        # V(s') = beta_0 min_i Q'_i(s', tau_0) + beta_1 min_i Q'_i(s', tau_1)
+        # V(s') = beta_0 min_i Q'_i(s', tau_0) + beta_1 (min_i Q'_i(s', tau_1) - c). A return that passes a step pays for its b
         with torch.no_grad():
             value = self._target_value(*nest.index((time_step.observation, tau_0, tau_1, beta), slice(1, None)))
+            value, _ = self.priced(value, None, beta[1:, ..., 1])
+            _, bonus = self.priced(value, None, b[1:])
 
         prediction = self.critics(features[:-1], *nest.flatten(tau))
         return TrainInfo(
@@ -278,17 +296,19 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             mean=mean.detach(),
             log_std=log_std.detach(),
             beta=beta,
-            advantage=q_1.detach() - q_0,
+            advantage=net_q_1 - q_0,
             q_pi=q_1.detach(),
             switch=b | b_new,
             prediction=prediction,
             q=self.value_of(self.critics, prediction),
             value=self.pad_front(value),
+            bonus=None if bonus is None else self.pad_front(bonus),
+            decisions=beta[..., 1],
         )
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         assert info.switch is not None and info.beta is not None
-        target = self.td_loss.returns(experience.time_step, info.value, info.switch)
+        target = self.td_loss.returns(experience.time_step, info.value, info.switch, info.bonus)
         beta_entropy = distributions.categorical_entropy(info.beta)
         temperature_losses = {
             "action": self.action_temperature.loss(-info.log_pi),
@@ -324,7 +344,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         return (nest.broadcast(beta.movedim(-1, 0), q) * q).sum(0)
 
     def acting_modules(self) -> list[str]:
-        return [*super().acting_modules(), "tau_embedding", "encoder", "critics", "beta_temperature"]  # beta needs Q
+        price = [] if self.decision_price is None else ["decision_price"]
+        return [*super().acting_modules(), "tau_embedding", "encoder", "critics", "beta_temperature", *price]  # beta needs Q
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         groups = super().parameter_groups()

@@ -22,6 +22,7 @@ from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import CriticEnsemble
 from taac.ops import distributions, value_ops
+from taac.ops.schedules import Schedule
 
 
 class TempoRLState(NamedTuple):
@@ -50,10 +51,16 @@ class TempoRLAlgorithm(SacAlgorithm):
     `h(s) = -alpha log pi(a~|s)` is the entropy bonus that V contains; it is 0 without `entropy_in_target`. With h, every
     duration contains the entropy of the same steps, so durations differ by their rewards only (see `value_ops.skip_returns`).
 
+    With a price c of a decision, V is the value of deciding at every step, each at that price. Inside a skip nobody decides, so
+    a skip of j steps saves j - 1 prices.
+
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
         max_skip: J, the longest duration; at most the segment length minus one, because shorter segments cannot contain it.
         skip_epsilon: probability of a uniformly random duration while exploring.
+        decision_price: c, a number or a schedule, in units of the reward that is learnt. Reported returns do not contain it.
+        target_decision_rate: learns c so that one over the mean of `argmax_j Q_skip(s, a, j)`, at replayed states and actions, is
+            this; see `DecisionPrice`.
         skip_critic_ctor: called with input size, `reward_dim`, `num_choices` and `num_critics=1`; see `CriticEnsemble`.
         sac_arguments: the other arguments of `SacAlgorithm`; bind them there in gin.
 
@@ -71,6 +78,8 @@ class TempoRLAlgorithm(SacAlgorithm):
         *,
         max_skip: int = 3,
         skip_epsilon: float = 0.1,
+        decision_price: float | Schedule = 0.0,
+        target_decision_rate: float | None = None,
         skip_critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
         **sac_arguments: Any,
     ):
@@ -86,6 +95,7 @@ class TempoRLAlgorithm(SacAlgorithm):
             self.feature_size + self.action_size, self.reward_dim, num_choices=max_skip, num_critics=1
         )
         self.check_critics(self.skip_critic)
+        self.decision_price = self.build_decision_price(decision_price, target_decision_rate)
 
     # Acting ----------------------------------------------------------------------------------------------------------
 
@@ -142,7 +152,20 @@ class TempoRLAlgorithm(SacAlgorithm):
         info = super().train_step(experience)
         assert info.features is not None
         # [1, T-1, B, J(, D)(, ...)], predictions for every duration of the executed action
-        return info._replace(own=self.skip_critic(info.features[:-1], experience.time_step.prev_action[1:]))
+        predicted = self.skip_critic(info.features[:-1], experience.time_step.prev_action[1:])
+        if self.decision_price is not None:
+            best = self.weighted(self.value_of(self.skip_critic, predicted.detach())[0]).argmax(-1) + 1.0
+            missing = (0, 0, 0, len(info.actor_loss) - len(best))  # the last frame, where no action is known
+            ones = nn.functional.pad(torch.ones_like(best), missing)
+            info = info._replace(decisions=ones, steps=nn.functional.pad(best, missing))
+        return info._replace(own=predicted)
+
+    def next_value(
+        self, target_features: torch.Tensor, seen: torch.Tensor, action: torch.Tensor, log_pi: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Returns SAC's value less the price of deciding at every step, and the part of it that is no reward."""
+        value, bonus = super().next_value(target_features, seen, action, log_pi)
+        return self.priced(value, bonus, 1.0)
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         loss, extra, error, detail = super().calc_loss(experience, info)
@@ -154,7 +177,7 @@ class TempoRLAlgorithm(SacAlgorithm):
             self.td_loss.discount(time_step),
             experience.rollout_info.decided,
             self.max_skip,
-            info.bonus,
+            self._entropy_bonus(info),
         )
         # [J, T-1, B]: the error of each duration, then the mean over the durations that happened
         errors = [self.value_error(self.skip_critic, p, g) for p, g in zip(info.own.unbind(3), target)]
@@ -165,6 +188,14 @@ class TempoRLAlgorithm(SacAlgorithm):
             "skip/observed": self.mean_acted(experience, happened.sum(0).to(skip_loss.dtype)),
         }
         return LossInfo(loss + nn.functional.pad(skip_loss, (0, 0, 0, 1)), {**extra, **own}, error, detail)
+
+    def _entropy_bonus(self, info: TrainInfo) -> torch.Tensor | None:
+        """Returns the part of `info.bonus` that a skip contains too: not the price, because it decides nowhere inside."""
+        if self.decision_price is None or info.bonus is None:
+            return info.bonus
+        if not self.entropy_in_target:
+            return None
+        return info.bonus + self.share_out(self.decision_price())
 
     def acting_modules(self) -> list[str]:
         return [*super().acting_modules(), "encoder", "skip_critic"]

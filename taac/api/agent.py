@@ -249,6 +249,7 @@ def load(
     environment: Environment | None = None,
     trust: bool = False,
     critics: bool = False,
+    switch_threshold: float | None = None,
 ) -> TrainedAgent:
     """Loads the agent of a run, on the CPU.
 
@@ -258,20 +259,28 @@ def load(
         environment: that of a run whose environment was given as an object or as a function of a program.
         trust: allows a run that was not trained here to import modules. They are code: look at them first.
         critics: keeps the critics, so that `TrainedAgent.distribution` says Q. `act` then asks for all that they observe.
+        switch_threshold: the greedy agent switches where the probability is above this, in place of the run's setting.
 
     Raises:
         TaacError: the folder holds no run or no checkpoint, or one of another environment, or its configuration cannot be
-            built.
+            built; the method has no switch_threshold.
     """
     place = named(environment)
     refuse_other(environment, place, Path(root_dir))
-    return load_in(place, root_dir, best, trust, critics)
+    return load_in(place, root_dir, best, trust, critics, switch_threshold)
 
 
-def load_in(place: Named | None, root_dir: str | Path, best: bool, trust: bool, critics: bool = False) -> TrainedAgent:
+def load_in(
+    place: Named | None,
+    root_dir: str | Path,
+    best: bool,
+    trust: bool,
+    critics: bool = False,
+    switch_threshold: float | None = None,
+) -> TrainedAgent:
     """Loads as `load` does, with the environment's name in place of the environment."""
     with session(place):
-        saved = load_saved(root_dir, best, trust, "value" if critics else "act")
+        saved = load_saved(root_dir, best, trust, "value" if critics else "act", switch_threshold)
         saved.environment.close()
         return TrainedAgent(saved.agent, saved.environment, saved.method, saved.env_steps)
 

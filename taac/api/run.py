@@ -129,9 +129,11 @@ class Run:
         """The agent with the best evaluation."""
         return load_in(self._environment, self.root_dir, True, self._trust)
 
-    def evaluate(self, num_episodes: int = 10, *, seed: int = 0, best: bool = False) -> Evaluation:
+    def evaluate(
+        self, num_episodes: int = 10, *, seed: int = 0, best: bool = False, switch_threshold: float | None = None
+    ) -> Evaluation:
         """Plays greedy episodes and returns what came of them; see `play`."""
-        return self.play(num_episodes, seed=seed, best=best)
+        return self.play(num_episodes, seed=seed, best=best, switch_threshold=switch_threshold)
 
     def play(
         self,
@@ -146,6 +148,7 @@ class Run:
         record_demonstrations: str | Path | None = None,
         record_episodes: int = 1,
         overlay: bool = True,
+        switch_threshold: float | None = None,
     ) -> Evaluation:
         """Plays episodes, as `taac play` does, and records them if asked to.
 
@@ -158,6 +161,7 @@ class Run:
             film_strip, timeline: new .png files, for the frames and the actions of the first episode.
             record_demonstrations: a new .npz file, for the episodes as demonstrations.
             overlay: shows in the video whether the agent acts or repeats.
+            switch_threshold: the greedy agent switches where the probability is above this, in place of the run's setting.
 
         Raises:
             TaacError: the run cannot be loaded, a number is out of range, or a file exists.
@@ -173,7 +177,7 @@ class Run:
             pictures = Pictures(_path(record_file), _path(film_strip), _path(timeline), record_episodes, overlay)
             played = play(
                 self.root_dir, int(num_episodes), int(seed), pictures, float(epsilon_greedy), best, self._trust,
-                _path(record_demonstrations),
+                _path(record_demonstrations), switch_threshold,
             )
         written = (*played.pictures, *([Path(played.demonstrations.path)] if played.demonstrations else []))
         returns, lengths = np.array([e.ret for e in played.episodes]), np.array([e.length for e in played.episodes])

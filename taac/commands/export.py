@@ -13,6 +13,7 @@ from taac.errors import TaacError
 
 def define_flags() -> None:
     flags.define_saved_agent("Export")
+    flags.define_switch_threshold()
     absl_flags.DEFINE_string("output", None, "A new .onnx or .pt2 file.")
     absl_flags.DEFINE_integer("check_steps", 1000, "Steps at which the file must act as the agent does.", lower_bound=1)
     absl_flags.DEFINE_integer("seed", 0, "Seed of the environment of the check.", lower_bound=0)
@@ -32,7 +33,7 @@ def run() -> None:
         raise TaacError("--output is missing; it is a new file that ends with .onnx or .pt2")
     policy_files.check_packages(path)
     registry.register()
-    saved = load_saved(flags.root_dir(), best=given.best, trusted=given.trust)
+    saved = load_saved(flags.root_dir(), best=given.best, trusted=given.trust, switch_threshold=given.switch_threshold)
     with contextlib.closing(saved.environment) as environment:
         policy = ExportedPolicy(saved.agent, environment)
         about = {"method": saved.method, "env_steps": saved.env_steps}

@@ -98,6 +98,12 @@ def define_saved_agent(verb: str) -> None:
     flags.DEFINE_bool("trust", False, trust)
 
 
+def define_switch_threshold() -> None:
+    """Defines when the greedy agent of a run switches."""
+    threshold = "Switch where its probability is above this, in place of the run's setting (0.5 unless it was bound)."
+    flags.DEFINE_float("switch_threshold", None, threshold)
+
+
 def define_grouping(mixed: str) -> None:
     flags.DEFINE_bool("allow_mixed", False, mixed)
     flags.DEFINE_list("group_by", [], "Settings to show in the names of methods, separated by commas: learning_rate,gamma.")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def define_flags() -> None:
     flags.define_saved_agent("Play")
+    flags.define_switch_threshold()
     absl_flags.DEFINE_integer("num_episodes", 10, "Episodes to play.", lower_bound=1)
     absl_flags.DEFINE_integer("seed", 0, "Seed of the environment.", lower_bound=0, upper_bound=2**32 - 1)
     absl_flags.DEFINE_float(
@@ -45,7 +46,7 @@ def run() -> None:
     registry.register()
     played = play(
         root_dir, given.num_episodes, given.seed, pictures, given.epsilon_greedy, given.best, given.trust,
-        given.record_demonstrations,
+        given.record_demonstrations, given.switch_threshold,
     )  # fmt: skip
     _report(played.episodes, played.environment)
     for file in played.pictures:

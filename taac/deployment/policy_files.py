@@ -33,7 +33,7 @@ FORMATS = (".onnx", ".pt2")
 PACKAGES = {".onnx": ("onnx", "onnxscript", "onnxruntime")}
 METADATA = "taac"  # the key of the metadata in the file
 TOLERANCE = 1e-5  # of actions and states, between a file and the live agent, relative to their size if that is above 1
-TIE = 1e-3  # distance of a switching probability from 1/2: errors of Q are divided by a small temperature there
+TIE = 1e-3  # distance of a switching probability from its threshold: errors of Q are divided by a small temperature there
 ROUNDING = 1e-6  # relative changes that a choice must withstand to be compared
 MAX_BATCH = 65536
 Step = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
@@ -201,12 +201,14 @@ def check(step: Step, policy: ExportedPolicy, environment: VectorEnvironment, st
 def _is_tie(rollout: Rollout, live: AlgStep) -> bool:
     """Returns whether rounding decides what the agent chooses.
 
-    Either its probability of switching is 1/2 to within `TIE`, or it chooses otherwise than `live` where its parameters and
-    observations differ by `ROUNDING`.
+    Either its probability of switching is at its threshold to within `TIE`, or it chooses otherwise than `live` where its
+    parameters and observations differ by `ROUNDING`.
     """
     probability = live.switch_probability
-    if isinstance(probability, torch.Tensor) and bool(((probability - 0.5).abs() < TIE).any()):
-        return True
+    if isinstance(probability, torch.Tensor):
+        threshold = rollout.agent.algorithm.switch_threshold
+        if threshold is not None and bool(((probability - threshold).abs() < TIE).any()):
+            return True
     time_step, state = rollout.time_step, reset_where_first(rollout.state, rollout.agent.initial_state(1), rollout.time_step)
     agent = copy.deepcopy(rollout.agent)
     original = [parameter.clone() for parameter in agent.parameters()]

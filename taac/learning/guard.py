@@ -148,10 +148,10 @@ def _some(names: Sequence[str]) -> str:
 class GrowthWatch:
     """Warns, once each, of values or temperatures that rewards can no longer explain, before they overflow.
 
-    A value is a discounted sum of rewards and entropy bonuses, so `|Q| <= (max|r| + share alpha |H|) / (1 - gamma)`. The bound
-    is the largest right side of the run so far, computed with the rewards that were learnt from. Values above `FACTOR` times the
-    bound mean that critics learn from their own errors. A temperature above `ALPHA_FACTOR` times both the greatest reward and
-    its own initial value means that rewards no longer matter.
+    A value is a discounted sum of rewards, entropy bonuses and prices c of decisions, so `|Q| <= (max|r| + share (alpha |H| +
+    c)) / (1 - gamma)`. The bound is the largest right side of the run so far, computed with the rewards that were learnt from.
+    Values above `FACTOR` times the bound mean that critics learn from their own errors. A temperature above `ALPHA_FACTOR`
+    times both the greatest reward and its own initial value means that rewards no longer matter.
 
     Args:
         gamma: discount per step. If it is 1, or None because the algorithm has no such discount, values are not checked.
@@ -214,7 +214,7 @@ class GrowthWatch:
             return {}
         bonus = sum(
             abs(alpha * float(summaries.get(f"{tag.rsplit('/', 1)[0]}/entropy", 0.0))) for tag, alpha in alphas.items()
-        )
+        ) + float(summaries.get("decision/price", 0.0))
         self._bound = max(self._bound, (reward + share * bonus) / (1 - self.gamma))
         q = float(summaries["critic/q"])
         if abs(q) <= self.FACTOR * self._bound:

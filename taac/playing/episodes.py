@@ -33,6 +33,7 @@ def play(
     best: bool = False,
     trusted: bool = False,
     demonstrations: str | None = None,
+    switch_threshold: float | None = None,
 ) -> Played:
     """Plays episodes with the agent of a run. Call `taac.registry.register()` first.
 
@@ -40,7 +41,7 @@ def play(
         path: the run folder.
         num_episodes, seed, epsilon: as in `evaluate`.
         pictures: of the first episodes.
-        best, trusted: as in `load_saved`.
+        best, trusted, switch_threshold: as in `load_saved`.
         demonstrations: a new .npz file for the episodes.
 
     Raises:
@@ -52,7 +53,7 @@ def play(
         )
     if demonstrations:
         check_new_file(demonstrations)
-    saved = load_saved(path, best, trusted, **pictures.environment_arguments)
+    saved = load_saved(path, best, trusted, switch_threshold=switch_threshold, **pictures.environment_arguments)
     with contextlib.closing(saved.environment) as environment:
         recorder = pictures.begin(environment)
         writer = EpisodeWriter(demonstrations, environment) if demonstrations else None

@@ -31,7 +31,12 @@ class SavedAgent(NamedTuple):
 
 
 def load_saved(
-    path: str | Path, best: bool = False, trusted: bool = False, role: Role = "act", **environment_arguments: Any
+    path: str | Path,
+    best: bool = False,
+    trusted: bool = False,
+    role: Role = "act",
+    switch_threshold: float | None = None,
+    **environment_arguments: Any,
 ) -> SavedAgent:
     """Loads the newest checkpoint of a run, or its best agent, and has torch act on one thread, as in training.
 
@@ -42,10 +47,12 @@ def load_saved(
         best: whether to load the agent with the best evaluation.
         trusted: whether the run's configuration may import modules. An own run may without it; see `taac.runs.own_runs`.
         role: "act", or "value" to keep the critics.
+        switch_threshold: in place of the run's, see `Algorithm.set_switch_threshold`.
         environment_arguments: of `create_environment`, in place of the run's.
 
     Raises:
-        TaacError: the folder holds no run or no checkpoint, or its configuration cannot be built.
+        TaacError: the folder holds no run or no checkpoint, or its configuration cannot be built; the method has no
+            switch_threshold.
     """
     folder = RunFolder(path)
     if not files.check_file(folder.config):
@@ -71,6 +78,8 @@ def load_saved(
             lambda: experiment.create_agent(environment, torch.device("cpu"), role=role)
         )
         checkpoint.load_into(agent, agent.own_state(saved.part("agent")), saved.path)
+        if switch_threshold is not None:
+            agent.algorithm.set_switch_threshold(switch_threshold)
         if (schedules := Schedules(agent)).values:  # it acts as it did there
             schedules.move(saved.env_steps, saved.num_updates)
     except BaseException:

@@ -8,6 +8,7 @@ from taac import nest, specs
 from taac.acting.explorers import Explorer
 from taac.algorithms import Algorithm
 from taac.algorithms.agent import Agent
+from taac.algorithms.sac_mixed import MixedSacAlgorithm
 from taac.data_structures import Nest
 from taac.demonstrations.replay import SqilReplay, kept_apart, prefilled
 from taac.environments import single
@@ -57,6 +58,15 @@ def check_centralised(algorithm: Algorithm) -> None:
             f"{type(algorithm).__name__} sees all that they see: bind SacAlgorithm.actor_encoder_ctor = @LocalEncoder (or that "
             "of DiscreteSacAlgorithm or TaacAlgorithm). Recurrent algorithms do not support it. If the actor may see it, give "
             "it another key"
+        )
+
+
+def check_decision_price(algorithm: Algorithm, environment: VectorEnvironment) -> None:
+    """Refuses a price of decisions where every environment step is one."""
+    if isinstance(algorithm, MixedSacAlgorithm) and algorithm.decision_price is not None and environment.durations[1] == 1:
+        raise TaacError(
+            "MixedSacAlgorithm.decision_price prices decisions whose durations are chosen, but every action lasts 1 step here: "
+            "use the method sac_krep with an action_repeat above 1, or remove the price"
         )
 
 

@@ -38,6 +38,7 @@ from taac.parallel.remote_collector import RemoteCollector
 from taac.replay import ReplayBuffer
 from taac.training.checks import (
     check_centralised,
+    check_decision_price,
     check_demonstrations,
     check_explorer,
     check_names,
@@ -123,6 +124,7 @@ def create_agent(
     check_acting(algorithm, spec, action_spec, environment.reward_dim if agents is None else None)
     if agents is not None and agents.centralised:
         check_centralised(algorithm)
+    check_decision_price(algorithm, environment)
     if normalize_rewards:
         algorithm.reward_scale = 1.0  # the algorithm's own scale is meant for raw rewards and would scale twice
     return Agent(

@@ -38,7 +38,7 @@ TAGS: dict[str, str] = {
     "policy/alpha": "temperature of the actor",
     "policy/log_std": "of the actor's outputs before tanh, mean over frames except LAST and over dimensions",
     "loss/temperature_{name}": "log_alpha (H - H_target) of a temperature (alpha instead of log_alpha if it is tuned directly), "
-    "mean over frames except LAST",
+    "or log_price (rho steps - decisions) of a decision's learnt price, mean over frames except LAST",
     "learning_rate/{group}": "learning rate of a group of parameters, at the summary",
     "gradient/total": "norm of the last update's gradient over all the algorithm's parameters, before clipping",
     "beta/switch_probability": "beta_1, mean over frames except LAST; for SDAR, fraction of the dimensions that act, mean over "
@@ -47,6 +47,7 @@ TAGS: dict[str, str] = {
     "beta/alpha": "temperature of beta",
     "beta/reach_through": "fraction of the frames that a return can pass (MID, frames 1..T-2 of a segment) at which neither the "
     "rollout's b nor the sampled b~ switches; 0 where segments have two frames",
+    "decision/price": "price of a decision, in units of the reward that is learnt; see `decision_price`",
     "replay/weight": "importance weights of prioritised replay, which multiply the losses, mean over segments",
     "replay/segment_error": "absolute value of Q_i - G, mean over critics and the learnt frames of a segment, then over "
     "segments; priorities are computed from it",

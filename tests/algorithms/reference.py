@@ -225,8 +225,17 @@ def gammas(c):
     return c.gamma if isinstance(c.gamma, tuple) else (c.gamma,) * len(c.reward_weights or [1])
 
 
-def forward_return(time_step, values, stop, t, b, gamma, ignore_done=False):
-    """What frame t's critics regress on, summed forwards until a frame that stops: `[D]`."""
+def price(w, config):
+    """What a decision costs `(c, share of it [D], scale of the learnt price's loss)`: the share times the weights is c."""
+    c = SimpleNamespace(**config)
+    value = w.get("decision_price.log_price")
+    cost = c.price if value is None else value.exp().item()
+    weights = torch.tensor(c.reward_weights or [1.0], dtype=torch.float64)
+    return cost, cost * weights / (weights**2).sum(), value
+
+
+def forward_return(time_step, values, stop, t, b, gamma, ignore_done=False, paid=None):
+    """What frame t's critics regress on, summed forwards until a frame that stops: `[D]`. A frame that is passed pays."""
     target, factor = 0.0, torch.ones(len(gamma), dtype=torch.float64)
     while True:
         t += 1
@@ -236,15 +245,17 @@ def forward_return(time_step, values, stop, t, b, gamma, ignore_done=False):
             factor = factor * time_step.discount[t, b]
         if t == STEPS - 1 or IS_LAST[t, b] or stop[t][b]:
             return target + factor * values[t][b]
+        if paid is not None:
+            target = target - factor * paid[t][b]
 
 
-def with_critics(loss, time_step, value, gamma, predicted, ignore_done=False, stop=None):
+def with_critics(loss, time_step, value, gamma, predicted, ignore_done=False, stop=None, paid=None):
     """The loss `[T][B]` plus that of the critics, which predict `predicted(t, b)`; 0 at LAST. Returns stop at the next frame, or
     where `stop` `[T][B]` says so.
     """
     for t in range(STEPS - 1):
         for b in range(BATCH):
-            target = forward_return(time_step, value, stop or [[True] * BATCH] * STEPS, t, b, gamma, ignore_done)
+            target = forward_return(time_step, value, stop or [[True] * BATCH] * STEPS, t, b, gamma, ignore_done, paid)
             for q_i in predicted(t, b):
                 loss[t][b] = loss[t][b] + ((q_i - target) ** 2).mean()
     return [[0.0 if IS_LAST[t, b] else loss[t][b] for b in range(BATCH)] for t in range(STEPS)]

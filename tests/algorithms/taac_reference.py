@@ -68,7 +68,7 @@ def record(parts):
 TAAC = {
     "kind": "constant", "num_critics": 2, "spec": VECTOR_SPEC, "reward_weights": None, "gamma": 0.875,
     "ignore_done": False, "td": "compare-through", "clipping": None, "dqda_clipping": None, "tuning": "log",
-    "action_min_prob": 0.1, "beta_min_prob": 0.05,
+    "action_min_prob": 0.1, "beta_min_prob": 0.05, "price": 0.0, "rate": None,
 }  # fmt: skip
 
 
@@ -81,7 +81,8 @@ def taac(config):
             td_loss=TD_LOSSES[c.td](c.gamma, c.ignore_done),
             action_min_prob=c.action_min_prob, beta_min_prob=c.beta_min_prob,
             temperature_ctor=functools.partial(Temperature, initial_value=0.3, tuning=c.tuning),
-            b1_advantage_clipping=c.clipping, dqda_clipping=c.dqda_clipping, **reference.networks(c.num_critics),
+            b1_advantage_clipping=c.clipping, dqda_clipping=c.dqda_clipping, decision_price=c.price,
+            target_decision_rate=c.rate, **reference.networks(c.num_critics),
         )
     )  # fmt: skip
 
@@ -111,7 +112,8 @@ def taac_reference(w, config, experience, noise, uniform):
     target_b = -p * math.log(p) - (1 - p) * math.log(1 - p)
     gamma = reference.gammas(c)
     low, high = c.clipping or (None, None)
-    loss, value, switch, betas = ([[None] * BATCH for _ in range(STEPS)] for _ in range(4))
+    cost, share, scale_c = reference.price(w, config)
+    loss, value, switch, betas, paid = ([[None] * BATCH for _ in range(STEPS)] for _ in range(5))
     for t in range(STEPS):
         for b in range(BATCH):
             obs = reference.encode(w, "encoder", time_step.observation, t, b).detach()
@@ -130,7 +132,7 @@ def taac_reference(w, config, experience, noise, uniform):
                 return reference.total(q_of(start(c.kind, action, prev)), c.reward_weights)
 
             q_0, q_1 = reference.total(q_of(advance(c.kind, prev)), c.reward_weights).item(), q_1_of(a_hat).item()
-            advantage = q_1 - q_0
+            advantage = q_1 - cost - q_0
             advantage = advantage if low is None else max(advantage, low)
             advantage = advantage if high is None else min(advantage, high)
             beta_1 = 1 / (1 + math.exp(-advantage / alpha_b))
@@ -142,17 +144,20 @@ def taac_reference(w, config, experience, noise, uniform):
                 frame_loss = frame_loss + scale_a * (-log_pi.item() - target_a)
                 entropy_b = -beta_0 * math.log(beta_0) - beta_1 * math.log(beta_1)
                 frame_loss = frame_loss + scale_b * (entropy_b - target_b)
+            if scale_c is not None:
+                frame_loss = frame_loss + scale_c * (c.rate - beta_1)
             loss[t][b] = frame_loss
             q_new = q_of([x.detach() for x in start(c.kind, a_hat, prev)], "target_critics", target_obs)
             q_old = q_of(advance(c.kind, prev), "target_critics", target_obs)
-            value[t][b] = (beta_0 * q_old + beta_1 * q_new).detach()
+            value[t][b] = (beta_0 * q_old + beta_1 * (q_new - share)).detach()
+            paid[t][b] = bool(b_executed[t, b]) * share
             switch[t][b] = bool(b_executed[t, b]) or float(uniform[t, b]) < beta_1
             betas[t][b] = beta_1
 
     never, always = [[False] * BATCH] * STEPS, [[True] * BATCH] * STEPS
     stop = {"compare-through": switch, "one-step": always, "n-step": never}[c.td]
     predicted = reference.at_executed(w, time_step, *replayed_parts)
-    loss = reference.with_critics(loss, time_step, value, gamma, predicted, c.ignore_done, stop)
+    loss = reference.with_critics(loss, time_step, value, gamma, predicted, c.ignore_done, stop, paid)
     return loss, torch.tensor(betas, dtype=torch.float64), torch.tensor(switch)
 
 

@@ -27,6 +27,7 @@ SPEC = {
 MIXED = {
     "num_critics": 2, "spec": VECTOR_SPEC, "reward_weights": None, "gamma": 0.875, "ignore_done": False,
     "entropy_in_target": True, "dqda_clipping": None, "tuning": "log", "min_prob": 0.1, "choice_min_prob": 0.2,
+    "price": 0.0, "rate": None,
 }  # fmt: skip
 
 
@@ -38,7 +39,8 @@ def mixed(config, **changes):
             reward_weights=c.reward_weights, td_loss=OneStepTDLoss(c.gamma, c.ignore_done),
             action_min_prob=c.min_prob, choice_min_prob=c.choice_min_prob, entropy_in_target=c.entropy_in_target,
             temperature_ctor=functools.partial(Temperature, initial_value=0.7, tuning=c.tuning),
-            dqda_clipping=c.dqda_clipping, **reference.networks(c.num_critics),
+            dqda_clipping=c.dqda_clipping, decision_price=c.price, target_decision_rate=c.rate,
+            **reference.networks(c.num_critics),
         )
     )  # fmt: skip
 
@@ -81,6 +83,7 @@ def mixed_reference(w, config, time_step, choice, vector, noise):
     p = c.choice_min_prob  # of the choices that are not the likeliest, together
     target_entropy_d = entropy_of([1 - p] + [p / (CHOICES - 1)] * (CHOICES - 1))
     gamma = reference.gammas(c)
+    _, share, scale_c = reference.price(w, config)
     loss = [[0.0] * BATCH for _ in range(STEPS)]
     value = [[None] * BATCH for _ in range(STEPS)]
     for t in range(STEPS):
@@ -98,9 +101,11 @@ def mixed_reference(w, config, time_step, choice, vector, noise):
             if scale is not None:
                 loss[t][b] = loss[t][b] + scale * (-log_pi.item() - target_entropy)
                 loss[t][b] = loss[t][b] + scale_d * (entropy_of(probs) - target_entropy_d)
+            if scale_c is not None:
+                loss[t][b] = loss[t][b] + scale_c * (c.rate * sum(k * p for k, p in enumerate(probs, start=1)) - 1)
             target_obs = reference.encode(w, "target_encoder", time_step.observation, t, b)
             of_choices = [reference.worst(v, c.reward_weights).detach() for v in heads(w, "target_critics", target_obs, a)]
-            value[t][b] = sum(p * v for p, v in zip(probs, of_choices))
+            value[t][b] = sum(p * v for p, v in zip(probs, of_choices)) - share
             if c.entropy_in_target:
                 value[t][b] = value[t][b] + alpha_d * entropy_of(probs) - alpha * log_pi.item()
 
@@ -119,6 +124,8 @@ def mixed_reference(w, config, time_step, choice, vector, noise):
         pytest.param({"tuning": "direct", "num_critics": 1, "choice_min_prob": 0.5}, id="direct-temperatures"),
         pytest.param({"tuning": "fixed", "dqda_clipping": 0.05}, id="fixed-temperatures-dqda-clipping"),
         pytest.param(COST, id="vector-reward-vector-gamma"),
+        pytest.param({"price": 0.5, **COST}, id="price-vector-reward"),
+        pytest.param({"rate": 0.4, "entropy_in_target": False}, id="learnt-price"),
         pytest.param({"spec": IMAGE_SPEC}, id="image"),
     ],
 )

@@ -19,6 +19,7 @@ from tests.algorithms.reference import BATCH, IS_FIRST, IS_LAST, NUM_ACTIONS, ST
 SDAR = {
     "num_critics": 2, "spec": VECTOR_SPEC, "reward_weights": None, "gamma": 0.875, "entropy_in_target": True,
     "dqda_clipping": None, "tuning": "log", "min_prob": 0.1, "beta_min_prob": 0.05,
+    "price": 0.0, "rate": None,
 }  # fmt: skip
 POLICY = ("actor.", "actor_embedding.", "selection.", "selection_embedding.")
 
@@ -31,7 +32,8 @@ def sdar(config, **changes):
             reward_weights=c.reward_weights, td_loss=OneStepTDLoss(c.gamma), action_min_prob=c.min_prob,
             beta_min_prob=c.beta_min_prob, entropy_in_target=c.entropy_in_target, selection_hidden_layers=(5,),
             temperature_ctor=functools.partial(Temperature, initial_value=0.7, tuning=c.tuning),
-            dqda_clipping=c.dqda_clipping, **reference.networks(c.num_critics),
+            dqda_clipping=c.dqda_clipping, decision_price=c.price, target_decision_rate=c.rate,
+            **reference.networks(c.num_critics),
         )
     )  # fmt: skip
 
@@ -79,7 +81,7 @@ def sdar_reference(w, config, time_step, noise, uniform):
 
     With b drawn, a_i = b_i a_hat_i + (1 - b_i) a-_i and J = Q(s, a) - alpha sum_i b_i log pi_i + alpha_b H(beta):
     dJ/dphi = sum_i dQ/da_i b_i da_hat_i/dphi - alpha sum_i b_i dlog pi_i/dphi for what proposes actions, and straight
-    through, dJ/dp_i = dQ/da_i (a_hat_i - a-_i) - alpha log pi_i + alpha_b dH/dp_i for what selects.
+    through, dJ/dp_i = dQ/da_i (a_hat_i - a-_i) - alpha log pi_i + alpha_b dH/dp_i - c / A for what selects.
     """
     c = SimpleNamespace(**config)
     alpha, scale = reference.temperature(w, "temperature.value", c.tuning)
@@ -88,6 +90,7 @@ def sdar_reference(w, config, time_step, noise, uniform):
     p = c.beta_min_prob
     each_b = -p * math.log(p) - (1 - p) * math.log(1 - p)
     gamma = reference.gammas(c)
+    cost, share, scale_c = reference.price(w, config)
     loss = [[0.0] * BATCH for _ in range(STEPS)]
     value = [[None] * BATCH for _ in range(STEPS)]
     for t in range(STEPS):
@@ -114,19 +117,22 @@ def sdar_reference(w, config, time_step, noise, uniform):
                 return reference.total(value, c.reward_weights)
 
             dq_da = reference.numeric_gradient(q, a, c.dqda_clipping)
-            frame_loss = 0.5 * (dq_da**2).sum() + alpha * log_pi - alpha_b * entropy
+            frame_loss = 0.5 * (dq_da**2).sum() + alpha * log_pi - alpha_b * entropy + cost * probability.mean().item()
             for i in range(NUM_ACTIONS):  # terms of value 0 that carry the gradients
                 moves = probability[i] - probability[i].detach()
                 frame_loss = frame_loss - acts[i] * dq_da[i] * (a_hat[i] - a_hat[i].detach())
                 frame_loss = frame_loss - dq_da[i] * (a_hat[i] - before[i]).item() * moves
-                frame_loss = frame_loss + alpha * log_pi_each[i].item() * moves
+                frame_loss = frame_loss + (alpha * log_pi_each[i].item() + cost / NUM_ACTIONS) * moves
             if scale is not None:
                 frame_loss = frame_loss + scale * (-log_pi.item() - each * sum(acts))
                 target_b = 0.0 if IS_FIRST[t, b] else NUM_ACTIONS * each_b
                 frame_loss = frame_loss + scale_b * (entropy.item() - target_b)
+            if scale_c is not None:
+                frame_loss = frame_loss + scale_c * (c.rate - probability.mean().item())
             loss[t][b] = frame_loss
             target_obs = reference.encode(w, "target_encoder", time_step.observation, t, b)
             value[t][b] = reference.worst(reference.critics(w, "target_critics", target_obs, a), c.reward_weights).detach()
+            value[t][b] = value[t][b] - share * probability.mean().item()
             if c.entropy_in_target:
                 value[t][b] = value[t][b] + alpha_b * entropy.item() - alpha * log_pi.item()
     return reference.with_critics(loss, time_step, value, gamma, reference.at_executed(w, time_step, time_step.prev_action))
@@ -140,6 +146,8 @@ def sdar_reference(w, config, time_step, noise, uniform):
         pytest.param({"tuning": "direct", "min_prob": 0.25}, id="direct-temperatures"),
         pytest.param({"tuning": "fixed", "dqda_clipping": 0.05}, id="fixed-temperatures-dqda-clipping"),
         pytest.param(reference.COST, id="vector-reward-vector-gamma"),
+        pytest.param({"price": 0.5, **reference.COST}, id="price-vector-reward"),
+        pytest.param({"rate": 0.3, "entropy_in_target": False}, id="learnt-price"),
         pytest.param({"spec": reference.IMAGE_SPEC}, id="image"),
     ],
 )

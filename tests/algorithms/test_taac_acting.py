@@ -10,10 +10,11 @@ import torch
 import torch.nn as nn
 
 from taac import nest
-from taac.algorithms import TaacAlgorithm, Temperature
+from taac.algorithms import SacAlgorithm, TaacAlgorithm, Temperature
 from taac.algorithms.algorithm import reset_where_first
 from taac.algorithms.taac import TaacState
 from taac.data_structures import StepType, TimeStep
+from taac.errors import TaacError
 from tests.algorithms import reference
 from tests.algorithms.reference import ACTION_SPEC, NUM_ACTIONS, VECTOR_SPEC, F, L, M
 from tests.algorithms.taac_reference import (
@@ -346,3 +347,21 @@ def test_a_demonstrated_trajectory_begins_at_rest_at_each_first_frame():
     info = tested.demonstrated_info(frames)
     assert info.tau_prev.a[:, 0, 0].tolist() == [0.0, 0.5, 0.0, 0.5]
     assert info.switch[:, 0].tolist() == [True, False, True, True]
+
+
+@pytest.mark.parametrize("threshold, switches", [(0.0, True), (0.5, True), (0.59, True), (0.61, False), (0.99, False)])
+def test_a_greedy_agent_switches_where_beta_is_above_its_threshold(threshold, switches):
+    algorithm = small(clipping=with_probability(0.6), temperature_ctor=functools.partial(Temperature, initial_value=1.0))
+    algorithm.set_switch_threshold(threshold)
+    assert algorithm.predict_step(reference.frame(5), state_of("constant", 5)).decided.tolist() == [switches] * 5
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 1.0, math.nan])
+def test_a_threshold_out_of_range_is_refused(threshold):
+    with pytest.raises(TaacError, match=rf"switch_threshold must be 0 or more and below 1, got {threshold}"):
+        small(switch_threshold=threshold)
+
+
+def test_a_method_without_a_probability_refuses_a_threshold():
+    with pytest.raises(TaacError, match="SacAlgorithm has no switch_threshold"):
+        SacAlgorithm(VECTOR_SPEC, ACTION_SPEC).set_switch_threshold(0.7)

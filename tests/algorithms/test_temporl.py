@@ -177,17 +177,18 @@ def test_with_one_duration_it_acts_as_sac():
 # --- Learning ---------------------------------------------------------------------------------------------------------
 
 
-def learner(max_skip=3, spec=VECTOR_SPEC, reward_weights=None, gamma=0.875, num_critics=2):
+def learner(max_skip=3, spec=VECTOR_SPEC, reward_weights=None, gamma=0.875, num_critics=2, **own):
     """SAC and TempoRL of the same networks, in float64."""
     options = {
         "reward_dim": len(reward_weights) if reward_weights else None, "reward_weights": reward_weights,
         "td_loss": OneStepTDLoss(gamma), **reference.networks(num_critics),
     }  # fmt: skip
     skip = functools.partial(CriticEnsemble, hidden_layers=(5,))
-    tested = TempoRLAlgorithm(spec, ACTION_SPEC, max_skip=max_skip, skip_critic_ctor=skip, **options)
+    tested = TempoRLAlgorithm(spec, ACTION_SPEC, max_skip=max_skip, skip_critic_ctor=skip, **own, **options)
     plain = SacAlgorithm(spec, ACTION_SPEC, **options)
     reference.scrambled(tested)
-    reference.scrambled(plain).load_state_dict({k: v for k, v in tested.state_dict().items() if not k.startswith("skip_critic.")})
+    reference.scrambled(plain)
+    plain.load_state_dict({name: tested.state_dict()[name] for name in plain.state_dict()})
     return tested, plain
 
 
@@ -272,6 +273,40 @@ def test_a_loss_is_sacs_and_that_of_the_skip_values(settings, probability):
             torch.testing.assert_close(parameter.grad, of_skips[name], rtol=1e-5, atol=1e-7)
         elif parameter.requires_grad:
             torch.testing.assert_close(parameter.grad, plain.get_parameter(name).grad, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("reward_weights", [None, (1.0, -0.5, 2.0)], ids=str)
+@pytest.mark.parametrize("entropy", [True, False])
+def test_a_skip_saves_the_price_of_the_decisions_inside(reward_weights, entropy):
+    """The critics learn the value of deciding at every step at a price of 0.5 each; a skip pays where it arrives."""
+    tested, plain = learner(reward_weights=reward_weights, decision_price=0.5)
+    tested.entropy_in_target = plain.entropy_in_target = entropy
+    experience = stored(reward_dim=reward_weights and len(reward_weights))
+    (loss, info), (_, free) = losses_of(tested, experience), losses_of(plain, Experience(experience.time_step, ()))
+    weights = torch.tensor(reward_weights or [1.0], dtype=torch.float64)
+    share = 0.5 * weights / weights.square().sum()
+    paid = share if reward_weights else share.squeeze()
+    torch.testing.assert_close(info.value[1:], free.value[1:] - paid)
+    assert loss.extra["decision/price"].item() == 0.5
+    bonus = torch.zeros_like(free.value) if free.bonus is None else free.bonus
+    torch.testing.assert_close(info.bonus[1:], bonus[1:] - paid)  # what a multi-step return adds: its steps are decisions
+    w = reference.weights_of(tested)
+    skip = skip_reference(w, experience, info.value, bonus, 3, (0.875,) * len(weights))
+    skip = torch.stack([torch.stack(row) for row in skip])
+    assert loss.extra["loss/skip"].item() == pytest.approx(skip[:-1][~IS_LAST[:-1]].mean().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("best, gradient", [(1, 0.25 - 1), (3, 3 * 0.25 - 1)])
+def test_a_learnt_price_rises_while_skips_are_shorter_than_wanted(best, gradient):
+    tested, _ = learner(target_decision_rate=0.25)
+    prefer(tested, *(float(j == best) for j in (1, 2, 3)))
+    experience = stored()
+    loss, _ = losses_of(tested, experience)
+    loss.loss.mean().backward()
+    acted = ~IS_LAST.clone()
+    acted[-1] = False  # the action there is not known
+    assert tested.decision_price.log_price.grad.item() == pytest.approx(gradient * acted.double().mean().item())
+    assert set(map(id, tested.decision_price.parameters())) <= set(map(id, tested.parameter_groups()["temperature"]))
 
 
 @pytest.mark.parametrize("spec", [VECTOR_SPEC, IMAGE_SPEC], ids=["vector", "image"])

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from taac.runs import own_runs
 from taac.training.interruption import Interruption
@@ -83,6 +84,26 @@ def test_play_records_demonstrations(trained, tmp_path):
     assert recorded.stdout.splitlines()[-1] == "d.npz: 2 episodes, 100 transitions"
     again = taac(*play, cwd=tmp_path)
     assert again.returncode == 1 and "d.npz exists; use a new name" in again.stderr
+
+
+def test_an_agent_decides_less_at_a_higher_threshold(trained, tmp_path):
+    folder, _ = trained
+    asked = ("evaluate", "--root_dir", folder, "--num_episodes", 2, "--switch_threshold")
+    done = taac(*asked, "0,0.5,0.9999", "--output", "front.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with open(tmp_path / "front.csv") as file:
+        rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    assert [row["switch_threshold"] for row in rows] == [0, 0.5, 0.9999]
+    decisions = [row["decisions"] for row in rows]
+    assert decisions[0] == rows[0]["length"] == 50 and 50 >= decisions[1] >= decisions[2] <= 1
+    assert f"{rows[1]['return_mean']:.2f}" in done.stdout and "front.csv" in done.stdout
+    played = taac("play", "--root_dir", folder, "--num_episodes", 2, cwd=tmp_path)
+    assert f"return {rows[1]['return_mean']:.2f}" in played.stdout  # 0.5 is what the run has
+    played = taac("play", "--root_dir", folder, "--num_episodes", 2, "--switch_threshold", 0, cwd=tmp_path)
+    assert f"return {rows[0]['return_mean']:.2f}" in played.stdout and "fraction repeated 0.000" in played.stdout
+    assert taac(*asked, "0.5,0.6", "--output", "front.png", cwd=tmp_path).returncode == 0
+    with Image.open(tmp_path / "front.png") as picture:
+        assert min(picture.size) > 300
 
 
 def test_the_saved_configuration_trains_the_same_run_again(trained, tmp_path):
@@ -437,7 +458,6 @@ def test_play_prints_and_records(trained):
     result = taac("play", "--root_dir", "run", "--num_episodes", 2, "--record_file", "x.gif", cwd=folder.parent)
     assert result.returncode == 0, result.stderr
     assert "2 episodes of Pendulum-v1: return -" in result.stdout and "fraction repeated" in result.stdout
-    from PIL import Image
 
     with Image.open(folder.parent / "x.gif") as video:
         assert video.n_frames > 25  # 50 steps; equal frames in a row may be merged
@@ -492,7 +512,6 @@ def test_plot_draws_picture_and_table(trained):
     result = taac("plot", "--root_dir", "run", cwd=folder.parent)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "run/curves.png"
-    from PIL import Image
 
     with Image.open(folder / "curves.png") as picture:
         assert picture.format == "PNG" and min(picture.size) > 300

@@ -156,6 +156,8 @@ MISTAKES = {
     "nothing to compare": (COMPARE[:-1], ["--methods is missing", "Comparison.methods"]),
     "no folder of a run": (["play", "--root_dir", "run"], ["holds no run"]),
     "a video of another kind": (["play", "--root_dir", "run", "--record_file", "x.avi"], [".gif or .mp4"]),
+    "a threshold of 1": (["evaluate", "--root_dir", "run", "--switch_threshold", "1"], ["holds no run"]),
+    "thresholds in words": (["evaluate", "--root_dir", "run", "--switch_threshold", "half,0.6"], ["numbers", "'half,0.6'"]),
     "no episodes": (["play", "--root_dir", "run", "--num_episodes", "0"], ["num_episodes"]),
     "a picture with control characters": (["play", "--timeline", "a\x1bb.png"], [r"'a\x1bb.png' holds line ends"]),
     "a folder that no line can name": (["check", "--root_dir", "a\nb", *TRAIN[1:]], ["--root_dir 'a\\nb' holds line ends"]),

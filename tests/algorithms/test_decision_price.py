@@ -1,0 +1,104 @@
+"""The price of a decision: what is refused, schedules, and the multiplier. Whole updates with a price stand in each method's
+file, against its slow reference.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from taac import configuration
+from taac.algorithms.decision_price import START
+from taac.errors import TaacError
+from taac.ops.schedules import LinearSchedule
+from taac.training import experiment
+from tests.algorithms.taac_reference import TAAC, experience_of, small, taac
+from tests.training.runs import built, learn_until
+
+BETA = 0.3  # of `always`, at every frame
+
+
+def test_without_a_price_there_is_none():
+    algorithm, experience = taac(TAAC), experience_of(TAAC)
+    info = algorithm.train_step(experience)
+    assert algorithm.decision_price is None and info.bonus is None
+    assert "decision/price" not in algorithm.calc_loss(experience, info).extra
+
+
+def test_a_scheduled_price_is_what_an_update_uses():
+    algorithm, experience = taac(TAAC | {"price": LinearSchedule(0.5, 1.5, env_steps=10)}), experience_of(TAAC)
+    (scheduled,) = algorithm.scheduled
+    assert scheduled.name == "TaacAlgorithm.decision_price" and not list(algorithm.decision_price.parameters())
+    for price in (0.5, 1.25):
+        scheduled.set(price)
+        info = algorithm.train_step(experience)
+        assert algorithm.calc_loss(experience, info).extra["decision/price"].item() == price
+        assert torch.equal(info.bonus[1:], -price * experience.rollout_info.switch[1:].double())
+
+
+@pytest.mark.parametrize("start, expected", [(0.0, START), (2.0, 2.0)])
+def test_a_learnt_price_starts_where_it_is_told_and_rises_where_decisions_are_too_many(start, expected):
+    algorithm = small(decision_price=start, target_decision_rate=0.25)
+    price = algorithm.decision_price
+    assert price().item() == pytest.approx(expected) and not price().requires_grad
+    price.loss(torch.tensor([0.5, 1.0]), torch.tensor([1.0, 3.0])).sum().backward()
+    assert price.log_price.grad.item() == pytest.approx((0.25 - 0.5) + (0.75 - 1.0))
+    assert any(parameter is price.log_price for parameter in algorithm.parameter_groups()["temperature"])
+
+
+def test_the_multiplier_brings_the_rate_to_its_target():
+    """Of a policy that decides with probability 1 / (1 + 2 c): a rate of 1/5 asks for a price of 2."""
+    price = small(target_decision_rate=0.2).decision_price
+    descent = torch.optim.SGD(price.parameters(), lr=0.5)
+    for _ in range(400):
+        descent.zero_grad()
+        price.loss(1 / (1 + 2 * price()), 1.0).backward()
+        descent.step()
+    assert price().item() == pytest.approx(2.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"decision_price": -0.1}, r"TaacAlgorithm\.decision_price must be 0 or more at every step, got -0\.1"),
+        ({"decision_price": math.nan}, "decision_price must be 0 or more"),
+        ({"decision_price": math.inf}, "decision_price must be 0 or more"),
+        ({"decision_price": LinearSchedule(1.0, -1.0, env_steps=9)}, "decision_price must be 0 or more"),
+        ({"target_decision_rate": 0.0}, r"TaacAlgorithm\.target_decision_rate must be between 0 and 1, or None, got 0\.0"),
+        ({"target_decision_rate": 1.0}, "target_decision_rate must be between 0 and 1"),
+        ({"decision_price": LinearSchedule(1.0, 0.0, env_steps=9), "target_decision_rate": 0.5}, "bind a number"),
+    ],
+)  # fmt: skip
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(TaacError, match=message):
+        small(**settings)
+
+
+def test_a_price_where_every_step_is_a_decision_is_refused():
+    params = ["create_environment.env_name = 'Pendulum-v1'", "action_repeat = 1", "MixedSacAlgorithm.decision_price = 0.1"]
+    configuration.load(["gin/tasks/simple_control.gin", "gin/methods/sac_krep.gin"], params)
+    with pytest.raises(TaacError, match="every action lasts 1 step here: use the method sac_krep"):
+        configuration.build(experiment.create_experiment)
+
+
+@pytest.mark.parametrize(
+    "method, algorithm, wanted",
+    [
+        ("taac", "TaacAlgorithm", 0.2), ("sac_hybrid", "TaacAlgorithm", 0.2), ("sdar", "SdarAlgorithm", 0.2),
+        ("sac_krep", "MixedSacAlgorithm", 0.9), ("temporl", "TempoRLAlgorithm", 0.9),
+    ],
+)  # fmt: skip
+def test_a_price_is_learnt_in_a_training(method, algorithm, wanted):
+    """Untrained policies decide at about half of the steps."""
+    params = ["create_environment.env_name = 'Pendulum-v1'", "initial_collect_steps = 20", "num_env_steps = 10000",
+              "batch_size = 16", "hidden_layers = (8,)", "replay_length = 1000", "learning_rate = 0.01",
+              f"{algorithm}.target_decision_rate = {wanted}"]  # fmt: skip
+    trainer = built(["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"], params)
+    try:
+        learn_until(trainer, 10)
+        price = trainer.learner.summary()["decision/price"]
+    finally:
+        trainer.close()
+    assert price > START if wanted < 0.5 else price < START
