@@ -51,7 +51,7 @@ def built(*params, method=METHOD):
         ("create_environment.action_repeat_gamma = 0.0", r"action_repeat_gamma must be in \(0, 1\], got 0.0"),
         ("create_environment.render_mode = 'film'", "cannot be rendered: it has no render mode 'film'"),
         ("create_environment.wrappers = (@NoSuchWrapper,)", "NoSuchWrapper"),
-        ("Learner.products = 'fast'", "Learner.products.*wrong type"),
+        ("Learner.matmul = 'fast'", "Learner.matmul.*wrong type"),
         ("SacAlgorithm.target_entropy = 5.0", "target_entropy 5.0 nats cannot be reached"),
         ("create_experiment.load_from = 'nowhere'", "load_from|nowhere"),
     ],

@@ -23,7 +23,7 @@ OURS_OPTIONS: dict[str, dict[str, Any]] = {
         "gin_params": ["create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"],
     },
 }
-_PRODUCTS = {COMPILED: [], THREE: ["Learner.products = 'bfloat16x3'"], BFLOAT16: ["Learner.products = 'bfloat16'"]}
+_PRODUCTS = {COMPILED: [], THREE: ["Learner.matmul = 'bfloat16x3'"], BFLOAT16: ["Learner.matmul = 'bfloat16'"]}
 for _name in (SAC_S, TAAC):
     _options = OURS_OPTIONS[_name]
     for _more, _params in _PRODUCTS.items():
@@ -41,7 +41,7 @@ def peer(name: str, label: str | None = None, **options: Any) -> Contender:
 
 
 def variants(given: list[str], **options: Any) -> list[Contender]:
-    """From `NAME:METHOD:GIN_PARAM[;GIN_PARAM...]`, such as `bf16:taac:Learner.products='bfloat16'`."""
+    """From `NAME:METHOD:GIN_PARAM[;GIN_PARAM...]`, such as `bf16:taac:Learner.matmul='bfloat16'`."""
     found = []
     for text in given:
         parts = text.split(":", 2)

@@ -41,7 +41,7 @@ SMALL = (
     "replay_length = 125", "evaluation_interval = 75", "evaluation_episodes = 1", "checkpoint_interval = 70",
     "Intervals.summary_interval = 45", "create_environment.max_episode_steps = 40",
     "create_agent.normalize_observations = True", "create_experiment.evaluation_envs = 1",
-    "Learner.products = 'plain'",  # the same on every machine
+    "Learner.matmul = 'plain'",  # the same on every machine
 )  # fmt: skip
 CHUNK_BYTES = 4 << 10  # so that these small replay buffers have several parts
 

@@ -93,7 +93,7 @@ NEARLY = 0.9  # of a published step, from which on runs that end earlier are sho
 HOW_MADE = """# How the results were made
 
 `docs/results.md` shows the campaigns of this folder. Each has its raw files, its description (`campaign.json`) and a diary. The
-runs were made beside other work, with the code of a commit and the matrix products (`Learner.products`) that the processor or the
+runs were made beside other work, with the code of a commit and the matrix products (`Learner.matmul`) that the processor or the
 command chose. **Before updates** is how many of a run's evaluations are before its first update. Hours are by the clock.
 """
 HEAD = [

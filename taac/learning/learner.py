@@ -67,7 +67,7 @@ class Learner:
             the optimizer's own weight decay (0.01 for AdamW, 0 for the others). Temperatures have none.
         max_grad_norm: the norm of the gradient over all the algorithm's parameters is clipped to this number, or to a schedule
             of it. None does not clip.
-        products: the implementation of matrix products. "plain" is torch's own. "onednn" is oneDNN's, in full float32.
+        matmul: the implementation of matrix products. "plain" is torch's own. "onednn" is oneDNN's, in full float32.
             "bfloat16x6" sums six products of bfloat16 parts of the factors and is as exact as float32, for compiled updates on
             processors with AMX. "auto" follows from the processor: "bfloat16x6" with AMX in a compiled update, "onednn" on
             AMD's, otherwise "plain". "bfloat16x3" sums three (relative error 4e-6 instead of 3e-7). "bfloat16" rounds factors
@@ -105,7 +105,7 @@ class Learner:
         temperature_learning_rate: float | Schedule | None = None,
         epsilon: float = EPSILON,
         max_grad_norm: float | Schedule | None = None,
-        products: Products = "auto",
+        matmul: Products = "auto",
         cloning: Cloning | None = None,
         importance_weights: Literal["all", "critics"] = "all",
         optimizer_ctor: OptimizerCtor | Mapping[str, OptimizerCtor] | None = None,
@@ -122,8 +122,8 @@ class Learner:
         if cloning is not None:
             cloning.check(agent.algorithm)
         self.agent, self.importance_weights = agent, importance_weights
-        self._asked_products = products
-        self._use_products(resolve(products, agent.device, agent.compiled))
+        self._matmul = matmul
+        self._use_products(resolve(matmul, agent.device, agent.compiled))
         own = {
             "actor": actor_learning_rate,
             "critic": critic_learning_rate,
@@ -388,7 +388,7 @@ class Learner:
     def compile_programs(self) -> None:
         """Compiles updates and acting from now on; see `Agent.compile_programs`."""
         self.agent.compile_programs()
-        self._use_products(resolve(self._asked_products, self.agent.device, compiled=True))
+        self._use_products(resolve(self._matmul, self.agent.device, compiled=True))
 
     def compile_ahead(
         self, blank: Batch, time_step: TimeStep | None, state: Nest

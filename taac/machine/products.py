@@ -46,7 +46,7 @@ def using(kind: str) -> Iterator[None]:
 
 
 def mixed_precision(kind: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """A context in which hidden layers compute in bfloat16, if that is the kind of products; see `Learner.products`."""
+    """A context in which hidden layers compute in bfloat16, if that is the kind of products; see `Learner.matmul`."""
     return torch.autocast(device.type, torch.bfloat16, enabled=kind == "bfloat16")
 
 
@@ -60,7 +60,7 @@ def resolve(kind: Products, device: torch.device, compiled: bool = False) -> str
         TaacError: the name is unknown, or the product is not available or, for "onednn", not exact.
     """
     if kind not in get_args(Products):
-        raise TaacError(f"Learner.products must be one of {', '.join(map(repr, get_args(Products)))}, got '{kind}'")
+        raise TaacError(f"Learner.matmul must be one of {', '.join(map(repr, get_args(Products)))}, got '{kind}'")
     if kind == "auto":
         has = amx.processor()
         return next((other for word, other in _FASTEST if word in has and available(other, device, compiled)), "plain")
@@ -118,6 +118,6 @@ def slowness(kind: str, device: torch.device) -> str | None:
     if kind != "bfloat16" or device.type != "cpu" or "avx" not in has or any(words <= has for words in _FAST_BFLOAT16):
         return None
     return (
-        "Learner.products = 'bfloat16' is slower than float32 on this processor, which has neither AMX nor AMD's AVX512_BF16; "
+        "Learner.matmul = 'bfloat16' is slower than float32 on this processor, which has neither AMX nor AMD's AVX512_BF16; "
         "'auto' is faster"
     )

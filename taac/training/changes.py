@@ -20,7 +20,7 @@ _OF_LOOP = (
     "Evaluator.evaluation_episodes", "Evaluator.evaluation_epsilon", "Evaluator.max_evaluation_steps", "Saving.keep_checkpoints",
     "Saving.save_best", "Reporter.monitor", "Reporter.loggers",
 )  # fmt: skip
-_IN_CHECKPOINTS = ("initial_value", "products", "pretraining_updates")  # parameters that only a new run reads
+_IN_CHECKPOINTS = ("initial_value", "matmul", "pretraining_updates")  # parameters that only a new run reads
 
 
 def check(changes: Mapping[str, tuple[str, str]]) -> None:

@@ -191,5 +191,5 @@ def test_where_each_value_came_from(tmp_path):
 
 def test_a_slow_product_looks_wrong(monkeypatch):
     monkeypatch.setattr(products.amx, "processor", lambda: {"GenuineIntel", "avx"})
-    (line,) = advised("Learner.products = 'bfloat16'", "create_experiment.device = 'cpu'")[0]
+    (line,) = advised("Learner.matmul = 'bfloat16'", "create_experiment.device = 'cpu'")[0]
     assert "is slower than float32 on this processor" in line

@@ -125,7 +125,7 @@ def test_with_bfloat16_products(request):
     """
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         request.getfixturevalue("traced_only")
-    bfloat16 = "Learner.products = 'bfloat16'"
+    bfloat16 = "Learner.matmul = 'bfloat16'"
     found, plain, exact = (
         updated("taac", *params, updates=1)[1][0].loss for params in ((COMPILE, bfloat16), (bfloat16,), ())
     )
@@ -137,7 +137,7 @@ def test_with_bfloat16_products(request):
 @pytest.mark.parametrize("method", ["taac"])
 def test_with_six_products_of_parts(method, traced_only):
     """As exact as float32, which three are not."""
-    products = "Learner.products = 'bfloat16x{}'"
+    products = "Learner.matmul = 'bfloat16x{}'"
     six, three, plain = (
         updated(method, COMPILE, products.format(6)), updated(method, COMPILE, products.format(3)), updated(method)
     )  # fmt: skip

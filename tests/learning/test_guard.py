@@ -25,7 +25,7 @@ from tests.training.runs import assert_same_parameters, build, run
 
 def make_learner(**settings):
     torch.manual_seed(0)
-    return Learner(Agent(SacAlgorithm(bounded((3,), -1, 1), bounded((2,), -1, 1))), 1e-3, products="plain", **settings)
+    return Learner(Agent(SacAlgorithm(bounded((3,), -1, 1), bounded((2,), -1, 1))), 1e-3, matmul="plain", **settings)
 
 
 def make_batch(reward=None):

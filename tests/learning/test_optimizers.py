@@ -275,8 +275,8 @@ def test_on_a_gpu_every_step_is_looked_at_before_it_is_taken():
     """None but our own can be told on the device to skip one."""
     agent = make_agent()
     agent.device = torch.device("cuda")
-    assert Learner(agent, products="plain").guard.interval > 1
-    assert Learner(agent, products="plain", optimizer_ctor=torch.optim.Adam).guard.interval == 1
+    assert Learner(agent, matmul="plain").guard.interval > 1
+    assert Learner(agent, matmul="plain", optimizer_ctor=torch.optim.Adam).guard.interval == 1
 
 
 @pytest.mark.parametrize("name", ["TensorFlowAdam", *OTHERS])

@@ -111,7 +111,7 @@ def gradient(algorithm):
 def test_weights_multiply_the_whole_loss_of_a_segment(weights):
     """Gradients of actor, critics and temperature are the weighted sum of those of each segment alone."""
     sampled = experience([[1, 0, 2], [1, 1, 0], [2, 1, 1]])
-    learner = Learner(Agent(sac()), products="plain")
+    learner = Learner(Agent(sac()), matmul="plain")
     torch.manual_seed(5)
     told = learner.update(sampled, torch.tensor(weights))
     found = gradient(learner.agent.algorithm)
@@ -137,7 +137,7 @@ def test_weights_of_the_critics_alone(make, more):
     sampled, weights = experience([[1, 0, 2], [1, 1, 0], [2, 1, 1]]), torch.tensor([0.5, 0.25, 1.0])
     found = {}
     for name, given, on in (("plain", None, "all"), ("all", weights, "all"), ("critics", weights, "critics")):
-        learner = Learner(Agent(make()), products="plain", importance_weights=on)
+        learner = Learner(Agent(make()), matmul="plain", importance_weights=on)
         torch.manual_seed(5)
         told = learner.update(sampled, given)
         groups = learner.agent.algorithm.parameter_groups()
@@ -171,7 +171,7 @@ def test_what_weights_multiply_is_checked():
 def test_weights_of_1_change_no_bit():
     results = []
     for weights in (None, torch.ones(3)):
-        learner = Learner(Agent(sac()), products="plain")
+        learner = Learner(Agent(sac()), matmul="plain")
         torch.manual_seed(5)
         for seed in range(3):
             learner.update(experience([[1, 0, 2], [1, 1, 0], [2, 1, 1]], seed), weights)

@@ -147,7 +147,7 @@ def trainer(*params):
 
 
 def losses(kind):
-    tested = trainer(f"Learner.products = '{kind}'")
+    tested = trainer(f"Learner.matmul = '{kind}'")
     while tested.env_steps < 110:
         tested.collect()
     values = [tested.learner.update(tested.replay_buffer.sample(32, 4)).extra["loss/total"].item() for _ in range(5)]
@@ -164,14 +164,14 @@ def test_bfloat16_rounds_products_and_nothing_else():
     plain, rounded = losses("plain"), losses("bfloat16")
     torch.testing.assert_close(rounded, plain, rtol=0.05, atol=0.01)
     assert not torch.equal(rounded, plain)
-    tested = trainer("Learner.products = 'bfloat16'")
+    tested = trainer("Learner.matmul = 'bfloat16'")
     assert all(p.dtype == torch.float32 for p in tested.agent.parameters())
     tested.close()
 
 
 def test_a_product_of_another_name_is_refused():
     with pytest.raises(TaacError, match="products"):
-        trainer("Learner.products = 'mkl'")
+        trainer("Learner.matmul = 'mkl'")
 
 
 @pytest.mark.parametrize("held", ["x", "auto", ["onednn"], {"plain": 1}, 3])
@@ -182,12 +182,12 @@ def test_what_no_machine_has_is_not_kept(held):
 
 def test_a_resumed_run_keeps_its_product(monkeypatch):
     """What "auto" meant when the run began: elsewhere it might be the other, which rounds differently."""
-    tested, other = trainer("Learner.products = 'plain'"), trainer("Learner.products = 'bfloat16'")
+    tested, other = trainer("Learner.matmul = 'plain'"), trainer("Learner.matmul = 'bfloat16'")
     kept = tested.learner.state_dict()["products"]
     other.learner.keep(None, kept)
     assert other.learner.products == kept == "plain"
     monkeypatch.setattr(learner_module, "available", lambda kind, device, compiled: False)
-    third = trainer("Learner.products = 'bfloat16'")
+    third = trainer("Learner.matmul = 'bfloat16'")
     third.learner.keep(None, kept)
     assert third.learner.products == "bfloat16", "a machine that has it not goes on with its own"
     for made in (tested, other, third):

@@ -226,7 +226,7 @@ def test_a_run_goes_on_with_other_settings_as_if_they_had_been_set_there(tmp_pat
         ("UpdateRatio.updates_per_iteration = 2", ["UpdateRatio.updates_per_iteration = 2"]),
         ("Learner.optimizer_ctor = @SGD", ["Learner.optimizer_ctor = @", "SGD, not None"]),
         ("hidden_layers = (8,)", ["hidden_layers = (8,), not (32, 32)"]),
-        ("Learner.products = 'plain'", ["Learner.products"]),
+        ("Learner.matmul = 'plain'", ["Learner.matmul"]),
     ],
 )  # fmt: skip
 def test_which_settings_can_change(tmp_path, param, names):

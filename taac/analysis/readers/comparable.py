@@ -66,7 +66,7 @@ def refuse_mixtures(records: Sequence[Record], allow_mixed: bool) -> list[str]:
 def roundings(records: Sequence[Record]) -> list[str]:
     """Returns a sentence for each task whose runs multiplied matrices in different ways, which round differently."""
     return [
-        f"{sentence}; their numbers are rounded differently, see Learner.products"
+        f"{sentence}; their numbers are rounded differently, see Learner.matmul"
         for task, group in grouped(records, lambda r: r.task).items()
         for sentence in _differing(group, f"matrix products on {task}", lambda r: r.products)
     ]
