@@ -200,14 +200,15 @@ def setting_rows(loaded: configuration.Config) -> Rows:
     return rows
 
 
-EVERY_METHOD = {"loss/critic", "loss/actor", "critic/q", "critic/target", "policy/entropy", "policy/alpha"}
+EVERY_METHOD = {"loss/critic", "loss/actor", "critic/q", "critic/target"}
+RANDOM_POLICY = {"policy/entropy", "policy/alpha", "policy/log_std"}
 
 
 def tag_rows(agent: Agent, tags: list[str]) -> Rows:
     """The tags of a method's loss that not every method has."""
     assert {*tags} >= EVERY_METHOD
     meanings = {**TAGS, **agent.algorithm.summary_tags()}
-    known = EVERY_METHOD | {tag for tag in tags if tag.startswith("loss/temperature_")} | {"policy/log_std"}
+    known = EVERY_METHOD | RANDOM_POLICY | {tag for tag in tags if tag.startswith("loss/temperature_")}
     return [(f"`{tag}`", meanings[tag]) for tag in tags if tag not in known]
 
 

@@ -11,6 +11,7 @@ from taac.algorithms.sac_recurrent import RecurrentSacAlgorithm
 from taac.algorithms.sac_value import SacValueAlgorithm
 from taac.algorithms.sdar import SdarAlgorithm
 from taac.algorithms.taac import TaacAlgorithm
+from taac.algorithms.td3 import Td3Algorithm
 from taac.algorithms.td_losses import OneStepTDLoss, RetraceTDLoss, TAACTDLoss, TDLoss
 from taac.algorithms.temperature import Temperature
 from taac.algorithms.temporl import TempoRLAlgorithm
@@ -31,6 +32,7 @@ __all__ = [
     "TAACTDLoss",
     "TDLoss",
     "TaacAlgorithm",
+    "Td3Algorithm",
     "Temperature",
     "TempoRLAlgorithm",
 ]

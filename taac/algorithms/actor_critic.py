@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -31,10 +31,10 @@ class TrainInfo(NamedTuple):
     """Passed from `train_step` to `calc_loss`. What a method does not have is None."""
 
     actor_loss: torch.Tensor  # [T, B], or [T-1, B] if the actor does not learn on the last frame
-    log_pi: torch.Tensor  # same shape, log pi of the sampled action, or its expectation over choices, detached
     prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], the critics' predictions at the executed actions
     q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
+    log_pi: Any = None  # of `actor_loss`'s shape: of the sampled action, or expected over choices; detached
     bonus: torch.Tensor | None = None  # [T, B(, D)], in `value`: the entropy bonus less the price of decisions; None if 0
     q_pi: torch.Tensor | None = None  # [T or T-1, B(, D)], min_i Q_i at the policy's own action, detached
     mean: torch.Tensor | None = None  # [T or T-1, B, A], of the policy, before tanh, detached
@@ -85,6 +85,8 @@ class ActorCriticAlgorithm(Algorithm):
         target_update_env_steps: the period in environment steps, which replaces `target_update_period`. Multiplied by the
             updates per environment step it is the period in updates, possibly fractional. Target networks then move after the
             first update that completes another period.
+        policy_delay: actor, temperatures and price of decisions move once in this many updates, the critics in each (TD3). The
+            delay of target networks is `target_update_period`.
         dqda_clipping: if set, each element of dQ/da is clipped to +- this.
         signal_gammas: discounts of the reward's last parts, those of reward signals; None: the discount of `td_loss`.
         repeat_gamma: discount per step inside a repeated action, as in the environment.
@@ -124,6 +126,7 @@ class ActorCriticAlgorithm(Algorithm):
         target_update_tau: float | Schedule = 0.005,
         target_update_period: int = 1,
         target_update_env_steps: int | None = None,
+        policy_delay: int = 1,
         dqda_clipping: float | None = None,
         signal_gammas: Sequence[float | None] = (),
         repeat_gamma: float = 1.0,
@@ -132,7 +135,9 @@ class ActorCriticAlgorithm(Algorithm):
         self.target_update = TargetUpdate(target_update_tau, target_update_period, target_update_env_steps)
         if dqda_clipping is not None and dqda_clipping <= 0:
             raise TaacError(f"dqda_clipping must be above 0, got {dqda_clipping}")
-        self.action_size = action_spec.numel
+        if policy_delay < 1:
+            raise TaacError(f"policy_delay must be 1 or more updates, got {policy_delay}")
+        self.policy_delay, self.action_size = policy_delay, action_spec.numel
         given = check_reward_weights(reward_weights, reward_dim)
         kept = [
             (part, weight) for part, weight in enumerate(given or ()) if isinstance(weight, Schedule) or weight != 0
@@ -343,8 +348,8 @@ class ActorCriticAlgorithm(Algorithm):
         experience: Experience,
         info: TrainInfo,
         target: torch.Tensor,
-        temperature: Temperature | BranchTemperatures,
-        temperature_losses: dict[str, torch.Tensor],
+        temperature: Temperature | BranchTemperatures | None = None,
+        temperature_losses: dict[str, torch.Tensor] | None = None,
         own: dict[str, torch.Tensor] | None = None,
     ) -> LossInfo:
         """Returns the loss of actor, temperatures and critics, with all that an actor-critic reports of it.
@@ -352,16 +357,18 @@ class ActorCriticAlgorithm(Algorithm):
         Args:
             info: of `train_step`.
             target: `[T-1, B(, D)]`, the returns.
-            temperature: of the action.
+            temperature: of the action, if its policy is random.
             temperature_losses: by name, of the shape of `info.actor_loss`.
             own: the method's own summaries, scalars by tag.
         """
-        critic_loss = self.critic_loss(info.prediction, target)
+        critic_loss, temperature_losses = self.critic_loss(info.prediction, target), temperature_losses or {}
         if self.decision_price is not None and info.decisions is not None:
             price_loss = self.decision_price.loss(info.decisions, info.steps)
             temperature_losses = {**temperature_losses, "price": price_loss}
             own = {**(own or {}), "decision/price": self.decision_price()}
-        actor_loss = info.actor_loss + functools.reduce(torch.add, temperature_losses.values())
+        actor_loss = info.actor_loss
+        if temperature_losses:
+            actor_loss = actor_loss + functools.reduce(torch.add, temperature_losses.values())
         missing = len(critic_loss) - len(actor_loss)  # 1 if the actor does not learn on the last frame
         loss = self.masked(experience, nn.functional.pad(actor_loss, (0, 0, 0, missing)) + critic_loss)
         summaries = {**self.common_summaries(experience, info, critic_loss, target, temperature), **(own or {})}
@@ -406,22 +413,23 @@ class ActorCriticAlgorithm(Algorithm):
         info: TrainInfo,
         critic_loss: torch.Tensor,
         target: torch.Tensor,
-        temperature: Temperature | BranchTemperatures,
+        temperature: Temperature | BranchTemperatures | None,
     ) -> dict[str, torch.Tensor]:
         """Returns the scalars that every actor-critic reports.
 
         Means are over the learnt frames: never LAST, and for the critics never the segment's last frame.
         """
-        acted = (~experience.time_step.is_last()).to(info.log_pi.dtype)
+        acted = (~experience.time_step.is_last()).to(info.actor_loss.dtype)
         learnt = acted[:-1]
-        return {
+        found = {
             "loss/critic": _weighted_mean(critic_loss.detach()[:-1], learnt),
             "loss/actor": _weighted_mean(info.actor_loss.detach(), acted[: len(info.actor_loss)]),
             "critic/q": _weighted_mean(self.mean_over_parts(info.q.detach().mean(0)), learnt),
             "critic/target": _weighted_mean(self.mean_over_parts(target), learnt),
-            "policy/entropy": _weighted_mean(-info.log_pi, acted[: len(info.log_pi)]),
-            "policy/alpha": temperature.alpha(),
         }
+        if info.log_pi is not None:
+            found["policy/entropy"] = _weighted_mean(-info.log_pi, acted[: len(info.log_pi)])
+        return found if temperature is None else {**found, "policy/alpha": temperature.alpha()}
 
     # Schedules -------------------------------------------------------------------------------------------------------
 
@@ -481,6 +489,9 @@ class ActorCriticAlgorithm(Algorithm):
             "temperature": trainable(*self.temperatures().values(), *([self.decision_price] if self.decision_price else [])),
         }
         return groups if self.actor_encoder is None else {**groups, "actor_encoder": trainable(self.actor_encoder)}
+
+    def held_groups(self, num_updates: int) -> Collection[str]:
+        return () if num_updates % self.policy_delay == 0 else ("actor", "actor_encoder", "temperature")
 
     def set_update_ratio(self, updates_per_env_step: Fraction | None) -> None:
         self.target_update.set_update_ratio(updates_per_env_step)

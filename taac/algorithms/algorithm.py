@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import traceback
+from collections.abc import Collection
 from fractions import Fraction
 from typing import Any
 
@@ -154,6 +155,10 @@ class Algorithm(ForwardingConstructor, nn.Module):
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Returns trainable parameters by role ("actor", "critic", "temperature"), each parameter in exactly one group."""
         raise self._undefined("parameter_groups")
+
+    def held_groups(self, num_updates: int) -> Collection[str]:
+        """Returns the groups of parameters that update number `num_updates`, from 1, leaves as they are; see `policy_delay`."""
+        return ()
 
     def _undefined(self, name: str) -> TaacError:
         return TaacError(f"{type(self).__name__} does not define {name}, which every algorithm needs")

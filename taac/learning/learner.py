@@ -280,6 +280,10 @@ class Learner:
         return weights if agents is None else agents.spread(weights)
 
     def _take_step(self, found_inf: torch.Tensor | None) -> None:
+        held = self.agent.algorithm.held_groups(self.num_updates + 1)
+        for name, group in zip(self.group_names, self.optimizer.param_groups):
+            for parameter in group["params"] if name in held else ():
+                parameter.grad = None  # so that the optimizer skips it
         self._norm = None  # computed when it is asked for
         if self.max_grad_norm is not None:
             self._norm = torch.nn.utils.clip_grad_norm_(self._differentiated, self.max_grad_norm)

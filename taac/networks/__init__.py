@@ -1,6 +1,12 @@
 """Networks: encoders, actor, critic ensemble."""
 
-from taac.networks.actor import ActorNetwork, CategoricalActorNetwork, SwitchNetwork, TrajectoryEmbedding
+from taac.networks.actor import (
+    ActorNetwork,
+    CategoricalActorNetwork,
+    DeterministicActorNetwork,
+    SwitchNetwork,
+    TrajectoryEmbedding,
+)
 from taac.networks.critics import CriticEnsemble
 from taac.networks.encoders import ImageEncoder, LocalEncoder, ObservationEncoder
 from taac.networks.normalizers import ObservationNormalizer, RewardNormalizer, RewardScaler
@@ -10,6 +16,7 @@ __all__ = [
     "ActorNetwork",
     "CategoricalActorNetwork",
     "CriticEnsemble",
+    "DeterministicActorNetwork",
     "GRUMemory",
     "ImageEncoder",
     "LSTMMemory",

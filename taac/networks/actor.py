@@ -62,6 +62,37 @@ class ActorNetwork(nn.Module):
 
 
 @gin.configurable
+class DeterministicActorNetwork(nn.Module):
+    """Hidden layers, then one action for each state, before tanh.
+
+    Args:
+        input_size: width of the features.
+        action_size: dimensions A of the action.
+        hidden_layers: widths.
+        initial_weights, head_init_range, head_bias_init_range, activation: see `ActorNetwork`.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        action_size: int,
+        hidden_layers: Sequence[int] = (256, 256),
+        head_init_range: float | None = None,
+        head_bias_init_range: float | None = None,
+        activation: Callable[..., nn.Module] = nn.ReLU,
+        initial_weights: InitialWeights = "published",
+    ):
+        super().__init__()
+        self.hidden = Mlp(input_size, hidden_layers, activation, initial_weights)
+        fan_in = hidden_layers[-1] if hidden_layers else input_size
+        self.head = head_linear(fan_in, action_size, head_init_range, head_bias_init_range, initial_weights)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Maps features `[..., input_size]` to actions before tanh, `[..., A]`."""
+        return in_full_precision(self.head, self.hidden(features))
+
+
+@gin.configurable
 class CategoricalActorNetwork(nn.Module):
     """Hidden layers, then a logit for each choice of a discrete action.
 

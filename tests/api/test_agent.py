@@ -75,7 +75,7 @@ def test_a_greedy_step_takes_the_mode_of_its_distribution(method):
         if found.switch_probability is not None:
             assert np.array_equal(new, found.switch_probability > 0.5)
         if found.mean is not None:
-            assert (found.std > 0).all()
+            assert (found.std > 0).all() if method != "td3" else not found.std.any()
             assert action[-1][new] == pytest.approx(np.tanh(found.mean)[new], abs=1e-6)
         if found.probabilities is not None:
             assert found.probabilities.sum(-1) == pytest.approx(1.0)

@@ -10,7 +10,7 @@ from taac.training import experiment
 from tests.methods import DISCRETE_METHODS
 from tests.training.runs import every_method
 
-NEVER_REPEATS = {"sac", "sac_ntd", "sac_recurrent", "sac_value", *DISCRETE_METHODS}
+NEVER_REPEATS = {"sac", "sac_ntd", "sac_recurrent", "sac_value", "td3", *DISCRETE_METHODS}
 CURVES = {"taac_l", "taac_q"}  # going on changes the action, so that repetition cannot be seen in actions alone
 
 

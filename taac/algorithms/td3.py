@@ -1,0 +1,147 @@
+"""TD3: a deterministic actor, the smaller of two target critics, smoothed target actions, and delayed updates of the policy.
+
+Source: Fujimoto, van Hoof and Meger, Addressing Function Approximation Error in Actor-Critic Methods (ICML 2018,
+arXiv:1802.09477), algorithm 1.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import torch
+import torch.nn as nn
+
+from taac import nest
+from taac.algorithms.actor_critic import ActorCriticAlgorithm, TrainInfo
+from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
+from taac.errors import TaacError
+from taac.networks import DeterministicActorNetwork
+from taac.ops import losses
+from taac.ops.schedules import Schedule, bounds, follow
+from taac.specs import TensorSpec, check_unit_box
+
+
+@gin.configurable
+class Td3Algorithm(ActorCriticAlgorithm):
+    """Twin delayed deterministic policy gradients (Fujimoto, van Hoof and Meger, arXiv:1802.09477, algorithm 1).
+
+    Critics regress on `r + gamma min_i Q'_i(s', clip(mu'(s') + clip(noise, -c, c), -1, 1))`; the actor maximises `Q_1(s, mu(s))`.
+    The delay of actor and target networks is `ActorCriticAlgorithm.policy_delay`; `gin/methods/td3.gin` binds 2, as published.
+
+    Args:
+        observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
+        actor_ctor: called with input and action size; see `DeterministicActorNetwork`.
+        exploration_noise: standard deviation of the normal noise on rollout actions, as a fraction of half the action's range; a
+            number or a schedule.
+        target_noise: standard deviation of the noise on target actions.
+        target_noise_clip: c, the largest noise on a target action.
+        actor_critic: arguments of `ActorCriticAlgorithm`; bind them there in gin.
+
+    Raises:
+        TaacError: a discrete, nested or unscaled action space; settings out of range.
+    """
+
+    exploration_noise: float
+    target_actor_encoder: nn.Module | None
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: TensorSpec,
+        *,
+        actor_ctor: Callable[..., nn.Module] = DeterministicActorNetwork,
+        exploration_noise: float | Schedule = 0.1,
+        target_noise: float = 0.2,
+        target_noise_clip: float = 0.5,
+        **actor_critic: Any,
+    ):
+        check_unit_box(action_spec, "Td3Algorithm")
+        for name, value in {
+            "exploration_noise": exploration_noise, "target_noise": target_noise, "target_noise_clip": target_noise_clip
+        }.items():  # fmt: skip
+            if not (bounds(value)[0] >= 0 and bounds(value)[1] < math.inf):
+                raise TaacError(f"Td3Algorithm.{name} must be 0 or more, got {value}")
+        super().__init__(observation_spec, action_spec, action_width=action_spec.numel, **actor_critic)
+        self.actor = actor_ctor(self.actor_feature_size, self.action_size)
+        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
+        own_encoder = self.actor_encoder and copy.deepcopy(self.actor_encoder).requires_grad_(False)
+        self.register_module("target_actor_encoder", own_encoder)
+        self.target_noise, self.target_noise_clip = target_noise, target_noise_clip
+        self.scheduled += follow(self, exploration_noise=exploration_noise)
+
+    @property
+    def learns_on_last_frame(self) -> bool:
+        return False
+
+    # Acting ----------------------------------------------------------------------------------------------------------
+
+    def initial_state(self, batch_size: int) -> Nest:
+        return ()
+
+    @torch.inference_mode()
+    def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
+        mean = self.actor(self.actor_features(time_step.observation))
+        action = torch.tanh(mean)
+        if epsilon > 0:
+            action = torch.where(torch.rand_like(action[..., :1]) < epsilon, self._explored(action), action)
+        return self._execute(time_step, action)._replace(policy=(mean, torch.full_like(mean, -math.inf)))
+
+    @torch.inference_mode()
+    def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+        return self._execute(time_step, self._explored(torch.tanh(self.actor(self.actor_features(time_step.observation)))))
+
+    @torch.inference_mode()
+    def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+        batch, device = time_step.step_type.shape[0], time_step.step_type.device
+        return self._execute(time_step, torch.empty(batch, self.action_size, device=device).uniform_(-1.0, 1.0))
+
+    def _explored(self, action: torch.Tensor) -> torch.Tensor:
+        return (action + self.exploration_noise * torch.randn_like(action)).clamp(-1.0, 1.0)
+
+    @staticmethod
+    def _execute(time_step: TimeStep, action: torch.Tensor) -> AlgStep:
+        return AlgStep(action, (), (), torch.ones_like(time_step.step_type, dtype=torch.bool))
+
+    # Learning --------------------------------------------------------------------------------------------------------
+
+    def train_step(self, experience: Experience) -> TrainInfo:
+        time_step = experience.time_step
+        features, seen = self.encode(time_step.observation)
+
+        # Actor: maximise Q_1(s, mu(s))
+        action = torch.tanh(self.actor(seen[:-1]))
+        q_pi = self.q_values(self.critics, features.detach()[:-1], action)[0]
+        actor_loss = losses.action_gradient_loss(action, self.action_gradient(self.weighted(q_pi), action))
+
+        # a' = clip(mu'(s') + clip(noise, -c, c), -1, 1), and V(s') = min_i Q'_i(s', a')
+        with torch.no_grad():
+            next_observation = nest.index(time_step.observation, slice(1, None))
+            target_features = self.target_encoder(next_observation)
+            own = self.target_actor_encoder
+            greedy = torch.tanh(self.target_actor(target_features if own is None else own(next_observation)))
+            noise = (self.target_noise * torch.randn_like(greedy)).clamp(-self.target_noise_clip, self.target_noise_clip)
+            next_action = (greedy + noise).clamp(-1.0, 1.0)
+            value = self.min_over_critics(self.q_values(self.target_critics, target_features, next_action))
+
+        prediction = self.critics(features[:-1], time_step.prev_action[1:])
+        return TrainInfo(
+            actor_loss=actor_loss,
+            q_pi=q_pi.detach(),
+            prediction=prediction,
+            q=self.value_of(self.critics, prediction),
+            value=self.pad_front(value),
+        )
+
+    def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
+        switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
+        target = self.td_loss.returns(experience.time_step, info.value, switch)
+        return self.loss_info(experience, info, target)
+
+    def cloning_loss(self, experience: Experience) -> torch.Tensor:
+        """Returns `|mu(s) - a|^2`, the squared distance from the demonstrated action a."""
+        mean = self.actor(self.actor_features(nest.index(experience.time_step.observation, slice(None, -1))))
+        return self.cloned(experience, (torch.tanh(mean) - experience.time_step.prev_action[1:]).square().sum(-1))
