@@ -78,6 +78,20 @@ def test_learns_to_drive_a_point_to_the_origin(method):
         assert result.fraction_repeated > 0.05, result
 
 
+@pytest.mark.parametrize(
+    "method, bound",
+    [
+        ("taac", "TaacAlgorithm.decision_price = 0.1"), ("taac", "TaacAlgorithm.target_decision_rate = 0.2"),
+        ("temporl", "TempoRLAlgorithm.decision_price = 0.3"), ("sdar", "SdarAlgorithm.decision_price = 0.3"),
+    ],
+)  # fmt: skip
+def test_decisions_that_cost_something_are_rare(method, bound):
+    """Without a price these methods decide at 18 to 24 of 30 steps here."""
+    _, episodes = point_mass(method, "PointMass-v0", "gamma = 0.95", bound)
+    result = summarize(episodes)
+    assert result.return_mean > -6.5 and result.decisions < 14, result
+
+
 def test_learns_from_two_rewards_of_which_one_counts():
     """A vector reward, its weights and a vector of discounts, from the environment to the critics."""
     bound = ["TaacAlgorithm.reward_weights = (1.0, 0.1)", "TAACTDLoss.gamma = (0.95, 0.5)"]
