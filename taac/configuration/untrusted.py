@@ -15,7 +15,10 @@ from taac.errors import NotTrusted
 
 CALLED = ("taac.environments.create.create_environment", "taac.training.experiment.create_agent")
 # How the full names of constructors begin that touch no file, process or host and import nothing, whatever their arguments.
-PURE = ("taac.algorithms.", "taac.environments.wrappers.", "taac.networks.", "taac.ops.schedules.", "torch.nn.")
+PURE = (
+    "taac.algorithms.", "taac.environments.delays.", "taac.environments.wrappers.", "taac.networks.", "taac.ops.schedules.",
+    "torch.nn.",
+)  # fmt: skip
 
 
 def needed(bindings: Sequence[Binding]) -> list[Binding]:

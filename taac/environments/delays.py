@@ -1,0 +1,130 @@
+"""Wrappers that delay actions or observations. Worker processes import this module, so it must not import torch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import gin
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from taac.errors import TaacError
+
+Steps = int | Sequence[int]
+
+
+class _Delay(gymnasium.Wrapper):
+    """Draws the delay of each episode, and keeps the actions that have not taken effect, or are not seen to have."""
+
+    def __init__(self, env: gymnasium.Env, steps: Steps, observe_pending: bool):
+        super().__init__(env)
+        name = type(self).__name__
+        given = tuple(steps) if isinstance(steps, Sequence) else (steps, steps)
+        whole = len(given) == 2 and all(isinstance(n, int) and not isinstance(n, bool) for n in given)
+        if not whole or not 0 <= given[0] <= given[1]:
+            raise TaacError(f"{name}.steps must be an integer, 0 or more, or (least, most), got {steps!r}")
+        if not isinstance(env.action_space, spaces.Box):
+            raise TaacError(f"{name} needs a Box of actions, whose middle is done while none has arrived, got {env.action_space}")
+        low, high = np.maximum(env.action_space.low, -1e6), np.minimum(env.action_space.high, 1e6)
+        self._rest = ((low + high) / 2).astype(env.action_space.dtype)
+        self._least, self._most = given
+        self._observe_pending = observe_pending and self._most > 0
+        self._random = np.random.default_rng()
+        if self._observe_pending:
+            box = env.action_space
+            shape = (self._most, *box.shape)
+            pending = spaces.Box(np.broadcast_to(box.low, shape), np.broadcast_to(box.high, shape), dtype=box.dtype)
+            seen = env.observation_space
+            parts = dict(seen.spaces) if isinstance(seen, spaces.Dict) else {"observation": seen}
+            self.observation_space = spaces.Dict({**parts, "pending_actions": pending})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        if seed is not None:
+            self._random = np.random.default_rng((seed, self._most))
+        self._steps = int(self._random.integers(self._least, self._most + 1))
+        self._pending = deque([self._rest] * self._steps)
+        return self._begin(observation), info
+
+    def _begin(self, observation: Any) -> Any:
+        return self._with_pending(observation)
+
+    def _push(self, action: Any) -> Any:
+        """Adds an action, and returns the one whose turn it is."""
+        self._pending.append(np.array(action, self._rest.dtype))
+        return self._pending.popleft()
+
+    def _with_pending(self, observation: Any) -> Any:
+        if not self._observe_pending:
+            return observation
+        parts = dict(observation) if isinstance(self.env.observation_space, spaces.Dict) else {"observation": observation}
+        missing = [self._rest] * (self._most - self._steps)
+        return {**parts, "pending_actions": np.stack([*missing, *self._pending])}
+
+
+@gin.configurable
+class ActionDelay(_Delay):
+    """The environment does at step t what was decided at step t - d; before that, the middle of the space.
+
+    Args:
+        env: an environment with a Box of actions.
+        steps: d, or `(least, most)`, from which each episode draws one.
+        observe_pending: adds the actions that were decided and not yet done, oldest first, as the part `pending_actions`
+            `[most, ...]` of a Dict observation. Where d is below `most`, the first are the middle of the space. They make the
+            process Markov again.
+
+    Raises:
+        TaacError: another action space, or steps that are no such integers.
+
+    Source: Katsikopoulos and Engelbrecht, Markov decision processes with delays and asynchronous cost collection (2003).
+    """
+
+    def __init__(self, env: gymnasium.Env, steps: Steps = 1, observe_pending: bool = False):
+        super().__init__(env, steps, observe_pending)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, *rest = self.env.step(self._push(action))
+        return (self._with_pending(observation), *rest)
+
+
+@gin.configurable
+class ObservationDelay(_Delay):
+    """The agent sees at step t the observation of step t - d, and before that the first. Rewards and ends are not delayed.
+
+    Args:
+        env: an environment with a Box of actions.
+        steps: d, or `(least, most)`, from which each episode draws one.
+        observe_pending: adds the actions that were done since the observation, oldest first, as the part `pending_actions`
+            `[most, ...]` of a Dict observation; see `ActionDelay`.
+
+    Raises:
+        TaacError: another action space, or steps that are no such integers.
+
+    Source: Katsikopoulos and Engelbrecht, Markov decision processes with delays and asynchronous cost collection (2003).
+    """
+
+    def __init__(self, env: gymnasium.Env, steps: Steps = 1, observe_pending: bool = False):
+        super().__init__(env, steps, observe_pending)
+
+    def _begin(self, observation: Any) -> Any:
+        self._seen = deque([_copied(observation)] * (self._steps + 1))
+        return self._with_pending(self._seen[0])
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self._push(action)
+        observation, *rest = self.env.step(action)
+        self._seen.append(_copied(observation))
+        self._seen.popleft()
+        return (self._with_pending(self._seen[0]), *rest)
+
+
+def _copied(observation: Any) -> Any:
+    """Returns a copy, because environments may write into what they returned before."""
+    if isinstance(observation, dict):
+        return {name: _copied(part) for name, part in observation.items()}
+    if isinstance(observation, tuple):
+        return tuple(map(_copied, observation))
+    return np.array(observation)

@@ -1,0 +1,112 @@
+"""Delays of actions and observations: who sees and does what when, tables by hand, and whole runs."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from taac.environments.delays import ActionDelay, ObservationDelay
+from taac.errors import TaacError
+from tests.training.runs import assert_same_parameters, build, rows, run
+
+
+class Counting(gymnasium.Env):
+    """Observes the number of steps, and tells in info what was done; ends after 6 steps."""
+
+    observation_space = spaces.Box(0, 9, (1,))
+    action_space = spaces.Box(np.array([0.0]), np.array([4.0]), dtype=np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._time = np.zeros(1, np.float32)
+        return self._time, {}
+
+    def step(self, action):
+        self._time += 1  # in place: what was returned before changes with it
+        return self._time, float(self._time[0]), bool(self._time[0] == 6), False, {"done": float(action[0])}
+
+
+def play(env, seed=0):
+    """What is observed, done and earned in an episode whose action at step t is t / 2, and the last step's flags."""
+    observation, _ = env.reset(seed=seed)
+    seen, done, earned = [observation], [], []
+    for t in range(6):
+        observation, reward, terminated, _, info = env.step(np.array([t / 2]))
+        seen.append(observation)
+        done.append(info["done"])
+        earned.append(reward)
+    assert terminated
+    return seen, done, earned
+
+
+@pytest.mark.parametrize("delay", [0, 1, 2])
+def test_actions_arrive_later_and_the_middle_of_the_space_before(delay):
+    _, done, earned = play(ActionDelay(Counting(), delay))
+    assert done == ([2.0] * delay + [0.0, 0.5, 1.0, 1.5, 2.0, 2.5])[:6]
+    assert earned == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("delay, expected", [(0, [0, 1, 2, 3, 4, 5, 6]), (2, [0, 0, 0, 1, 2, 3, 4])])
+def test_observations_arrive_later_and_rewards_do_not(delay, expected):
+    seen, done, earned = play(ObservationDelay(Counting(), delay))
+    if delay:
+        assert [float(x[0]) for x in seen] == expected
+    assert done == [0.0, 0.5, 1.0, 1.5, 2.0, 2.5] and earned == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("wrapper", [ActionDelay, ObservationDelay])
+def test_pending_actions_are_those_that_are_not_done_or_not_seen(wrapper):
+    env = wrapper(Counting(), 2, observe_pending=True)
+    seen, *_ = play(env)
+    assert [x["pending_actions"][:, 0].tolist() for x in seen[:4]] == [[2, 2], [2, 0], [0, 0.5], [0.5, 1]]
+    assert all(env.observation_space.contains({**x, "observation": np.array(x["observation"])}) for x in seen)
+
+
+def test_each_episode_draws_its_delay_and_a_seed_repeats_it():
+    env = ActionDelay(Counting(), (0, 2), observe_pending=True)
+
+    def delays(seed):
+        found = []
+        for number in range(30):
+            _, done, _ = play(env, seed if number == 0 else None)
+            found.append(next(i for i, action in enumerate([*done, 0.0]) if action == 0.0))
+        return found
+
+    first = delays(3)
+    assert set(first) == {0, 1, 2} and delays(3) == first != delays(4)
+    env.reset(seed=3)
+    if first[0] < 2:  # what it does not wait for is the middle of the space, first
+        assert env.step(np.array([1.0]))[0]["pending_actions"][0, 0] == 2
+
+
+@pytest.mark.parametrize("steps", [-1, 1.5, True, (2, 1), (1, 2, 3), "2"])
+def test_bad_steps_are_refused(steps):
+    with pytest.raises(TaacError, match=r"ActionDelay\.steps must be an integer, 0 or more, or \(least, most\), got"):
+        ActionDelay(Counting(), steps)
+
+
+def test_choices_are_refused():
+    with pytest.raises(TaacError, match=r"ObservationDelay needs a Box of actions.*got Discrete\(2\)"):
+        ObservationDelay(gymnasium.make("CartPole-v1"))
+
+
+def test_a_delay_of_0_changes_no_bit(tmp_path):
+    short = ("num_env_steps = 320",)
+    plain = run(tmp_path / "plain", *short)
+    delayed = run(tmp_path / "delayed", *short, "create_environment.wrappers = (@ActionDelay, @ObservationDelay)",
+                  "ActionDelay.steps = 0", "ObservationDelay.steps = 0", "ObservationDelay.observe_pending = True")  # fmt: skip
+    assert_same_parameters(plain, delayed)
+    assert rows(tmp_path / "plain") == rows(tmp_path / "delayed")
+
+
+def test_a_run_with_delays_that_was_stopped_ends_as_one_that_was_not(tmp_path):
+    params = ("num_env_steps = 340", "create_environment.wrappers = (@ActionDelay, @ObservationDelay)",
+              "ActionDelay.steps = (0, 3)", "ObservationDelay.steps = (1, 2)", "ActionDelay.observe_pending = True")  # fmt: skip
+    whole = run(tmp_path / "whole", *params)
+    run(tmp_path / "stopped", *params, stop=315)
+    resumed = run(tmp_path / "stopped", *params)
+    assert_same_parameters(whole, resumed)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "stopped")
+    assert build(*params).environment.observation_spec.keys() == {"observation", "pending_actions"}
