@@ -1,6 +1,9 @@
-"""`taac evaluate`: plays a run's greedy agent at several switching thresholds: return against decisions."""
+"""`taac evaluate`: plays a run's greedy agent with other switching thresholds, with actions that are held or late."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from absl import flags as absl_flags
 
@@ -8,41 +11,64 @@ from taac.commands import flags
 from taac.errors import TaacError
 from taac.runs.terminal import printable
 
+Number = TypeVar("Number", int, float)
+
 
 def define_flags() -> None:
     flags.define_saved_agent("Evaluate")
-    absl_flags.DEFINE_list("switch_threshold", ["0.5"], "Thresholds, separated by commas: 0.5,0.6,0.7,0.8,0.9.")
-    absl_flags.DEFINE_integer("num_episodes", 20, "Episodes at each.", lower_bound=1)
+    absl_flags.DEFINE_list("switch_threshold", None, "Thresholds, separated by commas: 0.5,0.6,0.7,0.8,0.9. Default: the run's.")
+    absl_flags.DEFINE_list("hold", ["1"], "Steps for which each action is held, separated by commas: 1,2,4,8.")
+    absl_flags.DEFINE_list("delay", ["0"], "Steps until an action takes effect, separated by commas: 0,1,2.")
+    absl_flags.DEFINE_integer("num_episodes", 20, "Episodes under each condition.", lower_bound=1)
     absl_flags.DEFINE_integer("seed", 0, "Seed of the environment.", lower_bound=0, upper_bound=2**32 - 1)
     absl_flags.DEFINE_string("output", None, "A new .csv or .png file, for the table or its picture.")
 
 
 def run() -> None:
     given = flags.FLAGS
-    try:
-        thresholds = [float(word) for word in given.switch_threshold]
-    except ValueError as error:
-        words = ",".join(given.switch_threshold)
-        raise TaacError(f"--switch_threshold must be numbers separated by commas, such as 0.5,0.7, got '{words}'") from error
+    thresholds = _numbers("switch_threshold", given.switch_threshold or (), float)
+    holds, delays = _numbers("hold", given.hold, int), _numbers("delay", given.delay, int)
 
     from taac import registry
+    from taac.playing import conditions
     from taac.playing.pictures import new_file
-    from taac.playing.thresholds import evaluate_thresholds, write_picture, write_table
 
     output = new_file("--output", given.output, ".csv", ".png")
     root_dir = flags.root_dir()
     registry.register()
-    front = evaluate_thresholds(root_dir, thresholds, given.num_episodes, given.seed, given.best, given.trust)
-    print(f"{printable(front.method)} on {printable(front.environment)}, {given.num_episodes} greedy episodes each:\n")
-    print(f"{'switch_threshold':>16} {'return':>24} {'decisions':>10} {'repeated':>9} {'mean run':>9} {'jerk':>8} {'length':>8}")
-    for point in front.points:
-        found = point.summary
-        interval = f"{found.return_mean:.2f} +- {point.half_width:.2f}"
+    found = conditions.evaluate_conditions(
+        root_dir, given.num_episodes, given.seed, thresholds or (None,), holds, delays, given.best, given.trust
+    )
+    print(f"{printable(found.method)} on {printable(found.environment)}, {given.num_episodes} greedy episodes each:\n")
+    names = {"delay": 5, "threshold": 9, "hold": 4, "return": 21, "decisions": 9, "repeated": 8, "mean run": 8, "jerk": 7}
+    print(*(f"{name:>{width}}" for name, width in names.items()))
+    for point in found.points:
+        threshold, hold, delay = point.condition
+        summary = point.summary
+        interval = f"{summary.return_mean:.2f} +- {point.half_width:.2f}"
         print(
-            f"{point.switch_threshold:>16g} {interval:>24} {found.decisions:>10.1f} {found.fraction_repeated:>9.0%} "
-            f"{found.mean_run:>9.2f} {found.jerk:>8.3g} {found.length:>8.1f}"
+            f"{delay:>5} {'' if threshold is None else threshold:>9} {hold:>4} {interval:>21} {summary.decisions:>9.1f} "
+            f"{summary.fraction_repeated:>8.0%} {summary.mean_run:>8.2f} {summary.jerk:>7.3g}"
         )
     print("\nreturn: mean with half the width of its 95% interval over episodes; the other columns are means")
+    if len(holds) > 1:
+        for (threshold, delay), line in found.lines().items():
+            of = "" if threshold is None else f", threshold {threshold:g}"
+            area = conditions.mean_over_holds(line)
+            print(f"delay {delay}{of}: mean return over holds {area:.2f} (area under return against hold)")
     if output is not None:
-        (write_table if output.suffix == ".csv" else write_picture)(front, output)
+        (conditions.write_table if output.suffix == ".csv" else conditions.write_picture)(found, output)
         print(printable(output))
+
+
+def _numbers(flag: str, words: Sequence[str], kind: Callable[[str], Number]) -> list[Number]:
+    """Returns the numbers of a flag.
+
+    Raises:
+        TaacError: they are no numbers of this kind.
+    """
+    try:
+        return [kind(word) for word in words]
+    except ValueError as error:
+        name = "integers" if kind is int else "numbers"
+        raise TaacError(f"--{flag} must be {name} separated by commas, such as 1,2, got '{','.join(words)}'") from error

@@ -23,7 +23,7 @@ COMMANDS = {
     "compare": "run methods x tasks x seeds, several at a time; called again, continue",
     "sweep": "search settings of a method on a task; called again, continue",
     "play": "load a run and play greedy episodes; can record a video and draw when the agent repeats",
-    "evaluate": "play a run's greedy agent at several switching thresholds: return against decisions",
+    "evaluate": "play a run's greedy agent with other switching thresholds, with actions that are held or late",
     "export": "write a run's greedy policy to an ONNX or torch.export file that runs without this package",
     "report": "compare the runs below a folder: tables, verdicts, pictures and a page",
     "plot": "draw any summaries of any runs, averaged over seeds, to PNG, SVG or CSV",

@@ -26,7 +26,7 @@ from taac.machine.ranks import ALONE, Ranks
 _MOST_REPEATS = 2**15 - 1  # of `TimeStep.duration`
 
 
-@gin.configurable(denylist=["recorded", "ranks", "elsewhere"])
+@gin.configurable(denylist=["recorded", "ranks", "elsewhere", "outer_wrappers"])
 def create_environment(
     env_name: str = gin.REQUIRED,
     num_envs: int = 1,
@@ -46,6 +46,7 @@ def create_environment(
     recorded: bool = False,
     ranks: Ranks = ALONE,
     elsewhere: bool = False,
+    outer_wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (),
 ) -> VectorEnvironment:
     """Creates `num_envs` copies of a registered Gymnasium environment.
 
@@ -83,6 +84,7 @@ def create_environment(
         recorded: whether steps can be read with `VectorEnvironment.pop_steps`, and filmed.
         elsewhere: describes environments that other processes create: all attributes are those of `num_envs` environments, but
             there are none to step. One is created to read its spaces, and closed.
+        outer_wrappers: called after `wrappers`.
 
     Raises:
         TaacError: an argument out of range, an unknown environment, a missing package, a space that has no tensor form, or
@@ -101,7 +103,7 @@ def create_environment(
         raise TaacError(f"create_environment.max_restarts must be 0 or more, got {max_restarts}")
     if max_episode_steps is not None and max_episode_steps < 1:
         raise TaacError(f"create_environment.max_episode_steps must be 1 or more, or None, got {max_episode_steps}")
-    kwargs = dict(env_kwargs or {})
+    kwargs, wrappers = dict(env_kwargs or {}), (*wrappers, *outer_wrappers)
     repeats = action_repeat > 1 or action_repeat_chosen
     repeat_gamma = action_repeat_gamma if repeats and not action_repeat_plain_sum else 1.0
     repeated = single.ActionRepeatSettings(action_repeat, repeat_gamma, action_repeat_chosen) if repeats else None

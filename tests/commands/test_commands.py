@@ -93,7 +93,7 @@ def test_an_agent_decides_less_at_a_higher_threshold(trained, tmp_path):
     assert done.returncode == 0, done.stderr
     with open(tmp_path / "front.csv") as file:
         rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
-    assert [row["switch_threshold"] for row in rows] == [0, 0.5, 0.9999]
+    assert [row["switch_threshold"] for row in rows] == [0, 0.5, 0.9999] and rows[0]["hold"] == 1 and rows[0]["delay"] == 0
     decisions = [row["decisions"] for row in rows]
     assert decisions[0] == rows[0]["length"] == 50 and 50 >= decisions[1] >= decisions[2] <= 1
     assert f"{rows[1]['return_mean']:.2f}" in done.stdout and "front.csv" in done.stdout
@@ -104,6 +104,26 @@ def test_an_agent_decides_less_at_a_higher_threshold(trained, tmp_path):
     assert taac(*asked, "0.5,0.6", "--output", "front.png", cwd=tmp_path).returncode == 0
     with Image.open(tmp_path / "front.png") as picture:
         assert min(picture.size) > 300
+
+
+def test_an_agent_is_tried_with_actions_that_are_held_or_late(trained, tmp_path):
+    """Pendulum has 50 steps here. Held for 50 steps, or 50 late, the first action and none make the same episode as by hand."""
+    folder, _ = trained
+    asked = ("evaluate", "--root_dir", folder, "--num_episodes", 2, "--hold", "1,4,50", "--delay", "0,50")
+    done = taac(*asked, "--output", "held.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with open(tmp_path / "held.csv") as file:
+        rows = {(int(row["delay"]), int(row["hold"])): row for row in csv.DictReader(file)}
+    assert [*rows] == [(0, 1), (0, 4), (0, 50), (50, 1), (50, 4), (50, 50)]
+    played = taac("play", "--root_dir", folder, "--num_episodes", 2, cwd=tmp_path)
+    assert f"return {float(rows[0, 1]['return_mean']):.2f}" in played.stdout
+    assert float(rows[0, 50]["decisions"]) <= 1 and float(rows[0, 4]["decisions"]) <= 13
+    assert len({rows[50, hold]["return_mean"] for hold in (1, 4, 50)}) == 1  # nothing is ever done
+    assert len({rows[0, hold]["return_mean"] for hold in (1, 4, 50)}) == 3
+    returns = [float(rows[0, hold]["return_mean"]) for hold in (1, 4, 50)]
+    area = (3 * (returns[0] + returns[1]) / 2 + 46 * (returns[1] + returns[2]) / 2) / 49
+    assert f"delay 0: mean return over holds {area:.2f}" in done.stdout
+    assert taac(*asked, "--output", "held.png", cwd=tmp_path).returncode == 0
 
 
 def test_the_saved_configuration_trains_the_same_run_again(trained, tmp_path):

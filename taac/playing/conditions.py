@@ -1,0 +1,178 @@
+"""Evaluates one agent under conditions that it was not trained for: fewer decisions, actions that are held or late."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import functools
+import io
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy import integrate
+
+from taac.acting.evaluation import evaluate
+from taac.acting.metrics import summarize
+from taac.algorithms.agent import Agent
+from taac.analysis.statistics.intervals import CONFIDENCE, student_quantile
+from taac.data_structures import AlgStep, Nest, TimeStep
+from taac.environments.delays import ActionDelay
+from taac.errors import TaacError
+from taac.pictures.panels import panels
+from taac.playing.saved_agent import load_saved
+from taac.runs import durable
+from taac.runs.layout import EpisodeSummary
+
+
+class Condition(NamedTuple):
+    """What an agent is evaluated under."""
+
+    switch_threshold: float | None = None  # see `Algorithm.set_switch_threshold`; None: the run's
+    hold: int = 1  # environment steps for which each action is held; the agent is not asked in between
+    delay: int = 0  # environment steps until an action takes effect, see `ActionDelay`
+
+
+class Point(NamedTuple):
+    """Greedy episodes under one condition."""
+
+    condition: Condition
+    summary: EpisodeSummary
+
+    @property
+    def half_width(self) -> float:
+        """Half the 95% interval of the mean return, Student's t over episodes; NaN for one episode."""
+        n = self.summary.episodes
+        if n < 2:
+            return math.nan
+        return student_quantile(CONFIDENCE, n - 1) * self.summary.return_std / math.sqrt(n - 1)  # `return_std` divides by n
+
+
+class Points(NamedTuple):
+    """The points of an agent: thresholds within delays, holds within thresholds."""
+
+    environment: str
+    method: str
+    points: list[Point]
+
+    def lines(self) -> dict[tuple[float | None, int], list[Point]]:
+        """Returns the points by threshold and delay; they differ in how long actions are held."""
+        found: dict[tuple[float | None, int], list[Point]] = {}
+        for point in self.points:
+            found.setdefault((point.condition.switch_threshold, point.condition.delay), []).append(point)
+        return found
+
+
+class Holding:
+    """An agent whose greedy actions are each held for some steps, in one environment.
+
+    Source: Patil et al., FAS, the frequency-averaged score (arXiv:2410.08979), which holds each action for s steps.
+    """
+
+    def __init__(self, agent: Agent, steps: int):
+        self._agent, self._steps, self._left = agent, steps, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._agent, name)
+
+    def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
+        if self._left == 0 or bool(time_step.is_first()[0]):
+            self._left, self._step = self._steps, self._agent.predict_step(time_step, state, epsilon)
+        else:
+            self._step = self._step._replace(decided=torch.zeros_like(self._step.decided))
+        self._left -= 1
+        return self._step
+
+
+def evaluate_conditions(
+    path: str | Path,
+    num_episodes: int,
+    seed: int,
+    switch_thresholds: Sequence[float | None] = (None,),
+    holds: Sequence[int] = (1,),
+    delays: Sequence[int] = (0,),
+    best: bool = False,
+    trusted: bool = False,
+) -> Points:
+    """Plays the same episodes (equal seeds) under each combination. Call `taac.registry.register()` first.
+
+    Args:
+        path: the run folder.
+        num_episodes, seed: as in `evaluate`.
+        switch_thresholds, holds, delays: see `Condition`.
+        best, trusted: as in `load_saved`.
+
+    Raises:
+        TaacError: the run cannot be loaded, or a condition is out of range or does not fit the method or the environment.
+    """
+    for name, numbers, least in (("hold", holds, 1), ("delay", delays, 0)):
+        if wrong := [n for n in numbers if n < least]:
+            raise TaacError(f"{name} must be {least} or more steps, got {wrong[0]}")
+    points = []
+    for delay in delays:
+        late = (functools.partial(ActionDelay, steps=delay),) if delay else ()
+        saved = load_saved(path, best, trusted, outer_wrappers=late)
+        with contextlib.closing(saved.environment) as environment:
+            for threshold in switch_thresholds:  # all before any work
+                if threshold is not None:
+                    saved.agent.algorithm.set_switch_threshold(threshold)
+            for threshold, hold in itertools.product(switch_thresholds, holds):
+                if threshold is not None:
+                    saved.agent.algorithm.set_switch_threshold(threshold)
+                agent: Any = saved.agent if hold == 1 else Holding(saved.agent, hold)
+                found = summarize(evaluate(agent, environment, num_episodes, seed))
+                points.append(Point(Condition(threshold, hold, delay), found))
+    return Points(environment.name, saved.method, points)
+
+
+def mean_over_holds(line: Sequence[Point]) -> float:
+    """Returns the area under return against hold, divided by the range of holds: the frequency-averaged score.
+
+    It is the trapezoid rule; the return itself if there is one hold.
+    """
+    holds, returns = [p.condition.hold for p in line], [p.summary.return_mean for p in line]
+    if len(line) == 1:
+        return returns[0]
+    order = np.argsort(holds)
+    return float(integrate.trapezoid(np.array(returns)[order], np.array(holds)[order]) / (max(holds) - min(holds)))
+
+
+def write_table(found: Points, path: Path) -> None:
+    """Writes a CSV file: the condition, then the columns of `EpisodeSummary`."""
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow((*Condition._fields, *EpisodeSummary._fields))
+    writer.writerows((*point.condition, *point.summary) for point in found.points)
+    durable.write(path, file.getvalue().encode())
+
+
+def write_picture(found: Points, path: Path) -> None:
+    """Draws mean returns with their intervals as a .png file: against the hold if it varies, else against decisions."""
+    lines = [*found.lines().values()]
+    by_hold = max(map(len, lines)) > 1
+    if not by_hold:  # a line of thresholds for each delay
+        of_delay: dict[int, list[Point]] = {}
+        for point in found.points:
+            of_delay.setdefault(point.condition.delay, []).append(point)
+        lines = [*of_delay.values()]
+    figure, ((axis,),) = panels(1, 1, (6.0, 4.0))
+    for line in lines:
+        x = [p.condition.hold if by_hold else p.summary.decisions for p in line]
+        y = [p.summary.return_mean for p in line]
+        threshold, _, delay = line[0].condition
+        label = f"delay {delay}" + (f", switch_threshold {threshold:g}" if by_hold and threshold is not None else "")
+        axis.errorbar(x, y, np.nan_to_num([p.half_width for p in line]), marker="o", capsize=3, label=label)
+        for point, at in zip(line, zip(x, y)):
+            if not by_hold and (own := point.condition.switch_threshold) is not None:
+                axis.annotate(f"{own:g}", at, textcoords="offset points", xytext=(6, 6), fontsize="small")
+    axis.set(xlabel="steps for which an action is held" if by_hold else "decisions an episode", ylabel="return")
+    axis.set_title(f"{found.method} on {found.environment}" + ("" if by_hold else ": switch_threshold"))
+    if len(lines) > 1:
+        axis.legend(fontsize="small")
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=120)
+    durable.write(path, file.getvalue())
