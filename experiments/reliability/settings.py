@@ -18,6 +18,11 @@ PIXELS = (
     "DiscreteSacAlgorithm.reward_weights = (1.0, 0.5)",
 )
 CLONING = ("Cloning.pretraining_updates = 40", "Cloning.decay_updates = 100")
+PRICED = ("TaacAlgorithm.target_decision_rate = 0.2", "TaacAlgorithm.switch_threshold = 0.7")
+RISING = ("TempoRLAlgorithm.decision_price = @LinearSchedule()", "LinearSchedule.start = 0.0", "LinearSchedule.end = 1.0",
+          "LinearSchedule.env_steps = 400")  # fmt: skip
+DELAYED = ("create_environment.wrappers = (@ActionDelay, @ObservationDelay)", "ActionDelay.steps = (0, 3)",
+           "ActionDelay.observe_pending = True", "ObservationDelay.steps = 1")  # fmt: skip
 EARLY = ("checkpoint_interval = 64", "initial_collect_steps = 160")
 NO_REPLAY = ("Saving.save_replay = False", "initial_collect_steps = 40")
 
@@ -41,6 +46,7 @@ METHODS = (
     Setting("taac_l", "Hopper-v5", 3),
     Setting("taac_ntd", "Pendulum-v1", 2),
     Setting("taac_q", "LunarLanderContinuous-v3", 1),
+    Setting("td3", "Hopper-v5", 2),
     Setting("temporl", "Hopper-v5", 1),
 )
 MORE = (
@@ -61,6 +67,9 @@ MORE = (
     Setting("taac_q", "Pendulum-v1", 2, "direct, random first trajectories", DIRECT),
     Setting("sac_discrete", "Taxi-v4", 2, "masks from info", ("create_environment.wrappers = (@ActionMaskFromInfo,)",)),
     Setting("sac_discrete", BOARD, 2, "pixels, masks, a vector reward", PIXELS),
+    Setting("taac", "Hopper-v5", 2, "a learnt price of decisions", PRICED),
+    Setting("temporl", "Pendulum-v1", 1, "a rising price of decisions", RISING),
+    Setting("sac", "Hopper-v5", 2, "delays, asynchronous", (*DELAYED, *ASYNCHRONOUS)),
     Setting("sac", "Pendulum-v1", 2, "collectors, ICM and RND", (*SIGNALS, "create_experiment.collectors = 2")),
     Setting("taac", "LunarLanderContinuous-v3", 32, "a checkpoint before any episode ends", EARLY),
     Setting("taac", "Hopper-v5", 1, "without the replay buffer", NO_REPLAY, compared="counters"),
