@@ -13,6 +13,7 @@ import torch
 import torch.nn as nn
 
 from taac import nest
+from taac.algorithms.actor_regularizers import ActorRegularizer
 from taac.algorithms.algorithm import Algorithm
 from taac.algorithms.decision_price import DecisionPrice
 from taac.algorithms.reward_weights import check_reward_weights
@@ -87,6 +88,7 @@ class ActorCriticAlgorithm(Algorithm):
             first update that completes another period.
         policy_delay: actor, temperatures and price of decisions move once in this many updates, the critics in each (TD3). The
             delay of target networks is `target_update_period`.
+        actor_regularizers: constructors of losses that are added to the actor's, such as `(@CAPS,)`.
         dqda_clipping: if set, each element of dQ/da is clipped to +- this.
         signal_gammas: discounts of the reward's last parts, those of reward signals; None: the discount of `td_loss`.
         repeat_gamma: discount per step inside a repeated action, as in the environment.
@@ -106,6 +108,7 @@ class ActorCriticAlgorithm(Algorithm):
     signs: torch.Tensor  # [D], signs of the weights
 
     default_td_loss: type[BaseTDLoss] = OneStepTDLoss
+    has_proposal = False  # whether it defines `proposal`
     stores_probabilities = False  # whether rollouts store the probabilities of their actions, which some TD losses need
 
     def __init__(
@@ -127,6 +130,7 @@ class ActorCriticAlgorithm(Algorithm):
         target_update_period: int = 1,
         target_update_env_steps: int | None = None,
         policy_delay: int = 1,
+        actor_regularizers: Sequence[Callable[[], ActorRegularizer]] = (),
         dqda_clipping: float | None = None,
         signal_gammas: Sequence[float | None] = (),
         repeat_gamma: float = 1.0,
@@ -171,6 +175,12 @@ class ActorCriticAlgorithm(Algorithm):
         self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.dqda_clipping = dqda_clipping
+        self.actor_regularizers = tuple(make() for make in actor_regularizers)
+        if self.actor_regularizers and not self.has_proposal:
+            raise TaacError(
+                f"{type(self).__name__} supports no actor_regularizers: its actor proposes no action from a state alone. SAC, "
+                "TD3, TAAC and what is built on them do"
+            )
         td_loss = td_loss or self.default_td_loss()
         td_loss.check(reward_dim, type(self).__name__, self.stores_probabilities)
         self.td_loss = td_loss.fitted(reward_dim, self.reward_parts, signal_gammas, repeat_gamma)
@@ -291,6 +301,15 @@ class ActorCriticAlgorithm(Algorithm):
         (gradient,) = torch.autograd.grad(q.sum(), action)
         return gradient if self.dqda_clipping is None else gradient.clamp(-self.dqda_clipping, self.dqda_clipping)
 
+    def proposal(self, observation: Nest, experience: Experience) -> torch.Tensor:
+        """Returns the greedy continuous action `[T, B, A]` at observations, before a switch, if there is one.
+
+        Args:
+            observation: those of the experience, or others in their place, `[T, B, ...]`.
+            experience: what else the actor sees at these frames.
+        """
+        raise self._undefined("proposal")
+
     def share_out(self, bonus: torch.Tensor) -> torch.Tensor:
         """Splits a bonus `[...]` into the parts `[..., D]` of a vector reward, so that their weighted sum is the bonus.
 
@@ -369,9 +388,14 @@ class ActorCriticAlgorithm(Algorithm):
         actor_loss = info.actor_loss
         if temperature_losses:
             actor_loss = actor_loss + functools.reduce(torch.add, temperature_losses.values())
+        regularized = {}
+        for regularizer in self.actor_regularizers:
+            added = regularizer(self.proposal, experience)  # [T-1, B]
+            actor_loss = actor_loss + nn.functional.pad(added, (0, 0, 0, len(actor_loss) - len(added)))
+            regularized[f"loss/regularizer_{regularizer.name}"] = self.mean_acted(experience, added)
         missing = len(critic_loss) - len(actor_loss)  # 1 if the actor does not learn on the last frame
         loss = self.masked(experience, nn.functional.pad(actor_loss, (0, 0, 0, missing)) + critic_loss)
-        summaries = {**self.common_summaries(experience, info, critic_loss, target, temperature), **(own or {})}
+        summaries = {**self.common_summaries(experience, info, critic_loss, target, temperature), **regularized, **(own or {})}
         for name, of_temperature in temperature_losses.items():
             summaries[f"loss/temperature_{name}"] = self.mean_acted(experience, of_temperature)
         if info.log_std is not None:

@@ -47,6 +47,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
             range.
     """
 
+    has_proposal = True
     always_on_last_frame = False  # True for methods whose own train_step learns on all frames
 
     def __init__(
@@ -186,6 +187,9 @@ class SacAlgorithm(ActorCriticAlgorithm):
         target = self.targets(experience, info)  # of the critics, equation 5
         temperature_losses = {"action": self.temperature.loss(-info.log_pi)}  # equation 18
         return self.loss_info(experience, info, target, self.temperature, temperature_losses)
+
+    def proposal(self, observation: Nest, experience: Experience) -> torch.Tensor:
+        return torch.tanh(self.actor(self.actor_features(observation))[0])
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """Returns `|tanh(mean(s)) - a|^2`, the squared distance of the greedy action from the demonstrated action a."""

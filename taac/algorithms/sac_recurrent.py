@@ -34,6 +34,8 @@ class RecurrentSacAlgorithm(Memories, SacAlgorithm):
         TaacError: errors of `SacAlgorithm`; a negative burn-in; an `actor_encoder_ctor`.
     """
 
+    has_proposal = False  # what the actor sees depends on the frames before
+
     def __init__(
         self,
         observation_spec: Nest,

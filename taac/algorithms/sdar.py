@@ -57,6 +57,7 @@ class SdarAlgorithm(SacAlgorithm):
 
     always_on_last_frame = True
     switch_threshold: float = 0.5
+    has_proposal = False  # what the actor sees depends on which dimensions act
 
     def __init__(
         self,

@@ -83,6 +83,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     default_td_loss: type[BaseTDLoss] = TAACTDLoss
     switch_threshold: float = 0.5
+    has_proposal = True
 
     def __init__(
         self,
@@ -328,10 +329,14 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         a_hat is the actor output that leads to the demonstrated action. The switch is not cloned, because it follows from the
         critics. After cloning alone, the policy therefore switches at random.
         """
-        time_step, (tau_prev, b, _) = nest.index(experience, slice(None, -1))
-        mean, _ = self.actor(self.tau_embedding(self.actor_features(time_step.observation), tau_prev))
+        acted = nest.index(experience, slice(None, -1))
+        tau_prev, b, _ = acted.rollout_info
         a_hat = self.trajectory.output_for(experience.time_step.prev_action[1:], tau_prev)
-        return self.cloned(experience, b * (torch.tanh(mean) - a_hat).square().sum(-1))
+        return self.cloned(experience, b * (self.proposal(acted.time_step.observation, acted) - a_hat).square().sum(-1))
+
+    def proposal(self, observation: Nest, experience: Experience) -> torch.Tensor:
+        embedded = self.tau_embedding(self.actor_features(observation), experience.rollout_info.tau_prev)
+        return torch.tanh(self.actor(embedded)[0])
 
     def _min_q(self, critics: nn.Module, features: torch.Tensor, tau: Tau) -> torch.Tensor:
         """Returns min_i Q_i(features, tau): `[...]`, or `[..., D]`."""

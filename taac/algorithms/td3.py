@@ -45,6 +45,7 @@ class Td3Algorithm(ActorCriticAlgorithm):
         TaacError: a discrete, nested or unscaled action space; settings out of range.
     """
 
+    has_proposal = True
     exploration_noise: float
     target_actor_encoder: nn.Module | None
 
@@ -141,7 +142,10 @@ class Td3Algorithm(ActorCriticAlgorithm):
         target = self.td_loss.returns(experience.time_step, info.value, switch)
         return self.loss_info(experience, info, target)
 
+    def proposal(self, observation: Nest, experience: Experience) -> torch.Tensor:
+        return torch.tanh(self.actor(self.actor_features(observation)))
+
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """Returns `|mu(s) - a|^2`, the squared distance from the demonstrated action a."""
-        mean = self.actor(self.actor_features(nest.index(experience.time_step.observation, slice(None, -1))))
-        return self.cloned(experience, (torch.tanh(mean) - experience.time_step.prev_action[1:]).square().sum(-1))
+        action = self.proposal(nest.index(experience.time_step.observation, slice(None, -1)), experience)
+        return self.cloned(experience, (action - experience.time_step.prev_action[1:]).square().sum(-1))

@@ -47,6 +47,7 @@ TAGS: dict[str, str] = {
     "beta/alpha": "temperature of beta",
     "beta/reach_through": "fraction of the frames that a return can pass (MID, frames 1..T-2 of a segment) at which neither the "
     "rollout's b nor the sampled b~ switches; 0 where segments have two frames",
+    "loss/regularizer_{name}": "a loss that is added to the actor's, see `actor_regularizers`, mean over frames except LAST",
     "decision/price": "price of a decision, in units of the reward that is learnt; see `decision_price`",
     "replay/weight": "importance weights of prioritised replay, which multiply the losses, mean over segments",
     "replay/segment_error": "absolute value of Q_i - G, mean over critics and the learnt frames of a segment, then over "

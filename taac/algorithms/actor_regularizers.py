@@ -1,0 +1,71 @@
+"""Regularizers that keep an actor from changing much from one state to the next. Your own extends `ActorRegularizer`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import gin
+import torch
+
+from taac import nest
+from taac.data_structures import Experience, Nest
+from taac.errors import TaacError
+
+Proposal = Callable[[Nest, Experience], torch.Tensor]
+
+
+class ActorRegularizer:
+    """A loss that is added to the actor's. It trains the actor alone, not an encoder that the actor shares with the critics."""
+
+    name = "own"  # of its summary, `loss/regularizer_{name}`
+
+    def __call__(self, proposal: Proposal, experience: Experience) -> torch.Tensor:
+        """Returns the loss of frames 0..T-2, `[T-1, B]`; frames at which an episode has ended are left out later.
+
+        Args:
+            proposal: maps observations `[T, B, ...]` at the frames of an experience to greedy actions `[T, B, A]`; see
+                `ActorCriticAlgorithm.proposal`.
+            experience: the prepared batch, `[T, B]`.
+        """
+        raise NotImplementedError
+
+
+@gin.configurable
+class CAPS(ActorRegularizer):
+    """Conditioning for action policy smoothness: `lambda_T |mu(s_t) - mu(s_{t+1})| + lambda_S |mu(s_t) - mu(s_t + noise)|`.
+
+    mu is the greedy action in [-1, 1], and `| |` the Euclidean length. For TAAC mu is the proposal `tanh(mean(s, tau_prev))` that
+    the switch sees, and the next one is that at the next frame, given the trajectory that was followed there.
+
+    Args:
+        temporal: lambda_T, 0 or more.
+        spatial: lambda_S, 0 or more.
+        noise: standard deviation of the normal noise on each number of an observation, after its normalisation; pixels and
+            choices get none.
+
+    Raises:
+        TaacError: a number is out of range, or both weights are 0.
+
+    Source: Mysore, Mabsout, Mancuso and Saenko, Regularizing Action Policies for Smooth Control with Reinforcement Learning (ICRA
+    2021, arXiv:2012.06644), equations 1 to 3.
+    """
+
+    name = "caps"
+
+    def __init__(self, temporal: float = 1.0, spatial: float = 1.0, noise: float = 0.05):
+        for name, value in {"temporal": temporal, "spatial": spatial, "noise": noise}.items():
+            if not 0 <= value < math.inf:
+                raise TaacError(f"CAPS.{name} must be 0 or more, got {value}")
+        if temporal == spatial == 0:
+            raise TaacError("CAPS.temporal and CAPS.spatial are both 0: remove it")
+        self.temporal, self.spatial, self.noise = temporal, spatial, noise
+
+    def __call__(self, proposal: Proposal, experience: Experience) -> torch.Tensor:
+        observation = experience.time_step.observation
+        mu = proposal(observation, experience)
+        loss = self.temporal * torch.linalg.vector_norm(mu[:-1] - mu[1:], dim=-1)
+        if self.spatial > 0:
+            near = nest.map_structure(lambda x: x + self.noise * torch.randn_like(x) if x.is_floating_point() else x, observation)
+            loss = loss + self.spatial * torch.linalg.vector_norm(mu[:-1] - proposal(near, experience)[:-1], dim=-1)
+        return loss
