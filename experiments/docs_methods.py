@@ -22,12 +22,12 @@ from taac import configuration, nest, registry, specs
 from taac.algorithms import TaacAlgorithm
 from taac.algorithms.agent import Agent
 from taac.algorithms.memories import Memories
+from taac.checking.description import first_update
 from taac.configuration import shipped
 from taac.environments.create import create_environment
 from taac.errors import TaacError
 from taac.training.checks import check_explorer
 from taac.training.experiment import create_agent, experience_spec
-from taac.training.first_update import tags_of_first_update
 from taac.training.summaries import TAGS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -99,7 +99,7 @@ def build_from(loaded: configuration.Config) -> tuple[Agent, Any]:
             check_explorer(explorer, agent.algorithm, spec.rollout_info, environment.action_spec)
     finally:
         environment.close()
-    if tags_of_first_update(agent, spec, loaded.bound("Trainer.segment_length")) is None:
+    if first_update(agent, spec, loaded.bound("Trainer.segment_length"))[1] is not None:
         raise TaacError("it fails on a blank batch")
     return agent, spec
 
@@ -216,7 +216,7 @@ def tail(method: str) -> str:
     """What is generated at the end of a method's page."""
     loaded, agent, spec = build(method, actions="Box" if works(method, actions="Box") else "Discrete")
     settings, results = setting_rows(loaded), (DOCS / "results.md").read_text(encoding="utf-8")
-    tags = tag_rows(agent, tags_of_first_update(agent, spec, loaded.bound("Trainer.segment_length")) or [])
+    tags = tag_rows(agent, first_update(agent, spec, loaded.bound("Trainer.segment_length"))[0])
     parts = [
         "## Settings",
         f"`gin/methods/{method}.gin` builds `{type(agent.algorithm).__name__}`. A [macro](../macros.md) has the task's value.\n"

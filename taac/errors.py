@@ -53,3 +53,18 @@ def nearest(name: str, names: Iterable[str]) -> str:
     """Returns `"; did you mean 'x'?"` for a name that does not exist, to end a message; "" if no name is similar."""
     found = difflib.get_close_matches(name, list(names), n=1)
     return f"; did you mean '{found[0]}'?" if found else ""
+
+
+def refuse_below(least: float, owner: str, **values: float | None) -> None:
+    """Refuses parameters of an object, by name, that are below `least`. None is left alone."""
+    for name, value in values.items():
+        if value is not None and not value >= least:
+            raise TaacError(f"{owner}.{name} must be {least} or more, got {value}")
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the type and the first line of an error, or of the one that torch's compiler wraps."""
+    while isinstance(inner := getattr(error, "inner_exception", None), BaseException):
+        error = inner
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0].strip() if lines else ''}"

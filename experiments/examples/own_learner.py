@@ -16,8 +16,7 @@ import torch
 
 from taac.data_structures import Experience, Nest
 from taac.errors import TaacError
-from taac.learning.gradients import LossAndGradients
-from taac.learning.learner import Learner
+from taac.learning.learner import Learner, LossAndGradients
 from taac.learning.optimizers import take_step
 
 

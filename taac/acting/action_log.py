@@ -20,11 +20,7 @@ class ReplayMismatch(Exception):
 
 
 class ActionLog:
-    """Stores, for each environment, the actions of its running episode.
-
-    Args:
-        environment: the environments that execute the actions.
-    """
+    """Stores, for each environment, the actions of its running episode."""
 
     def __init__(self, environment: VectorEnvironment):
         self._blank = specs.zeros(environment.action_spec, environment.num_envs)
@@ -44,16 +40,12 @@ class ActionLog:
         self._steps += 1
         if np.count_nonzero(last):
             self._begun[last] = self._steps
-            self._forget()
-
-    def _forget(self) -> None:
-        """Drops the steps before the oldest running episode once they make up half of the log or more."""
-        before = int(self._begun.min())
-        if 2 * before >= self._steps:
-            for held, like in zip(self._held, self._like):
-                del held[: before * like.numpy().nbytes]
-            self._begun -= before
-            self._steps -= before
+            before = int(self._begun.min())
+            if 2 * before >= self._steps:  # the steps before the oldest running episode make up half of the log or more
+                for held, like in zip(self._held, self._like):
+                    del held[: before * like.numpy().nbytes]
+                self._begun -= before
+                self._steps -= before
 
     def state_dict(self) -> list[list[torch.Tensor]]:
         """Returns, for each environment, the actions of its running episode, leaves `[n_i, ...]`."""
@@ -64,11 +56,7 @@ class ActionLog:
         return [[leaf[begun:, i].clone() for leaf in whole] for i, begun in enumerate(self._begun)]
 
     def load_state_dict(self, state: list[list[torch.Tensor]]) -> None:
-        """Restores `state_dict()`.
-
-        Raises:
-            Damaged: the actions do not fit this environment.
-        """
+        """Restores `state_dict()`. Raises `Damaged` if the actions do not fit this environment."""
         kinds = [(like.dtype, list(like.shape[1:])) for like in self._like]
         given = [[(leaf.dtype, list(leaf.shape[1:])) for leaf in of_one] for of_one in state]
         if given != [kinds] * len(self._begun):
@@ -91,8 +79,6 @@ class ActionLog:
         """Repeats the stored actions in environments with the same seeds; returns the time step reached.
 
         Args:
-            environment: where the actions are repeated.
-            seed: seed of the environments.
             episodes: `[B]`, numbers of the running episodes.
             reached: leaves of the time step that the actions led to before.
 

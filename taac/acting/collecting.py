@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from taac import nest
+from taac import nest, specs
 from taac.acting.explorers import Explorer
 from taac.acting.metrics import Episode
 from taac.algorithms.agent import Agent
@@ -74,12 +74,8 @@ class Collecting:
     def restart(self, failure: EnvironmentFailed, stopping: Callable[[], bool] = lambda: False) -> None:
         """Recovers from a failed environment: truncates the running episodes and begins new ones.
 
-        Args:
-            failure: the failure to recover from.
-            stopping: returns whether the run is being stopped. If so, nothing is restarted.
-
         Raises:
-            EnvironmentFailed: the run is being stopped, or the environments cannot be restarted or have been restarted too often.
+            EnvironmentFailed: the run is `stopping`, or the environments cannot be restarted or have been restarted too often.
         """
         raise NotImplementedError
 
@@ -110,19 +106,17 @@ class Collecting:
         return 1.0 - self.decisions / max(1, self.env_steps)
 
     def _add_ended(self, episodes: list[tuple[int, Episode]]) -> None:
-        """Adds episodes, each with the number of its environment, whose last frames are in the replay buffer."""
+        """Adds episodes, each with the number of its environment, whose last frames are in the replay buffer.
+
+        Each reward signal is summed over all agents.
+        """
         self.episodes += len(episodes)
         self.ended += [episode for _, episode in episodes]
-        if self._with_signal_returns:
-            self.signal_returns += [r for index, _ in episodes if (r := self._sum_signals(index)) is not None]
-
-    def _sum_signals(self, index: int) -> dict[str, float] | None:
-        """Returns the sum of each reward signal over the newest ended episode, over all agents; None if its frames are gone."""
-        frames = self._replay.newest_episode(index)
-        if frames is None:
-            return None
-        seen = self.agent.shown_to_signals(self.agent.prepare_observations(frames).time_step)
-        return {signal.name: signal.total(seen).sum().item() for signal in self.agent.signals}
+        for index, _ in episodes if self._with_signal_returns else ():
+            frames = self._replay.newest_episode(index)
+            if frames is not None:
+                seen = self.agent.shown_to_signals(self.agent.prepare_observations(frames).time_step)
+                self.signal_returns.append({signal.name: signal.total(seen).sum().item() for signal in self.agent.signals})
 
     # State -----------------------------------------------------------------------------------------------------------
 
@@ -165,23 +159,9 @@ class Offline(Collecting):
     Each step counts one environment step for each environment, none of which is taken, so all that follows this count works as
     in other runs: the ratio of updates, schedules, evaluations, checkpoints, the length of the run. At the first, statistics of
     observations and returns take in the frames.
-
-    Args:
-        environment: is never stepped.
-        agent, replay: as in `Collecting`.
-        seed, explorer, uniform_steps, signal_returns: as in `Collector`, without effect.
     """
 
-    def __init__(
-        self,
-        environment: VectorEnvironment,
-        agent: Agent,
-        replay: ReplayBuffer,
-        seed: int,
-        explorer: None = None,
-        uniform_steps: int = 0,
-        signal_returns: bool = False,
-    ):
+    def __init__(self, environment: VectorEnvironment, agent: Agent, replay: ReplayBuffer):
         super().__init__(environment, agent, replay)
         self._num_envs, self._stored = environment.num_envs, replay
 
@@ -212,3 +192,12 @@ def plain(episode: Episode) -> dict[str, Any]:
 def episode(kept: dict[str, Any]) -> Episode:
     """Returns the episode of `plain`."""
     return Episode(**{**kept, "ret": np.array(kept["ret"])})
+
+
+def experience_spec(environment: VectorEnvironment, agent: Agent) -> Experience:
+    """Returns the specs of one frame in the replay buffer: the environment's time step, and the `info` of a rollout."""
+    time_step = specs.time_step_spec(environment.observation_spec, environment.action_spec, environment.reward_dim)
+    with torch.random.fork_rng(devices=[]):
+        blank = specs.blank(time_step, 1, device=agent.device)
+        info = agent.unobserved_random_step(blank, agent.initial_state(1)).info
+    return Experience(time_step, nest.map_structure(specs.spec_of, info))

@@ -29,13 +29,10 @@ class Collector(Collecting):
     """Steps the environments of training, one frame of each at a time, and adds the frames to the replay buffer.
 
     Args:
-        environment: the environments to collect in.
-        agent: acts by its `rollout_step`.
-        replay: stores the frames.
+        environment, agent, replay, signal_returns: as in `Collecting`.
         seed: of the run. The environments' seeds are derived from it.
         explorer: may replace the agent's actions after the first `uniform_steps`.
         uniform_steps: environment steps at the beginning of the run that take uniformly random actions.
-        signal_returns: whether to sum up each reward signal over each episode.
 
     Attributes:
         rollout: the current state of the environments and the agent.
@@ -74,11 +71,7 @@ class Collector(Collecting):
         return self._recorder.transitions
 
     def explore(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        """Returns the agent's collecting step, or the explorer's replacement of it.
-
-        Raises:
-            TaacError: the explorer's action is outside [-1, 1].
-        """
+        """Returns the agent's collecting step, or the explorer's replacement of it, which must be in [-1, 1]."""
         alg_step = self.agent.rollout_step(time_step, state)
         if self.explorer is not None:
             if self._explorer_state is None:
@@ -87,16 +80,13 @@ class Collector(Collecting):
                 time_step, alg_step, self._explorer_state, self.env_steps,
                 lambda: self.agent.unobserved_random_step(time_step, state).output,
             )  # fmt: skip
-            self._check_explored(alg_step.output)
+            for leaf in nest.flatten(alg_step.output):
+                if leaf.is_floating_point() and bool((leaf.abs() > 1.0 + _ROUNDING).any()):
+                    raise TaacError(
+                        f"create_collector.explorer {type(self.explorer).__name__} returned the action {leaf.tolist()}, outside "
+                        "[-1, 1], the scale in which agents act: clamp it"
+                    )
         return alg_step
-
-    def _check_explored(self, action: Nest) -> None:
-        for leaf in nest.flatten(action):
-            if leaf.is_floating_point() and bool((leaf.abs() > 1.0 + _ROUNDING).any()):
-                raise TaacError(
-                    f"create_collector.explorer {type(self.explorer).__name__} returned the action {leaf.tolist()}, outside "
-                    "[-1, 1], the scale in which agents act: clamp it"
-                )
 
     def acting(self) -> tuple[TimeStep | None, Nest]:
         return self.rollout.time_step, self.rollout.state
@@ -175,7 +165,12 @@ class Collector(Collecting):
                 f"at {self.env_steps} environment steps: {failure}. The running episodes were truncated there and new ones "
                 "begin, so this run will differ from an uninterrupted one"
             )
-            self._truncate_at(running["time_step"], failure)
+            if isinstance(failure, EnvironmentFailed) and self.environment.process_ids:
+                self.environment.restart(failure)
+            self.rollout.set_time_step(running["time_step"])
+            self._truncate(recorded=False)
+            self.num_restarts += 1
+            self._begin_episodes()
 
     def _running(self) -> dict[str, Any] | None:
         if self._truncated:
@@ -203,15 +198,6 @@ class Collector(Collecting):
             blank = specs.zeros(self.environment.action_spec, self.environment.num_envs, device=device)
             self._explorer_state = _packed(self.explorer.initial_state(blank), state["explorer"], device)
         self._recorder.load_state_dict(state["episodes"])
-
-    def _truncate_at(self, leaves: list[torch.Tensor], why: Exception) -> None:
-        """Truncates the running episodes at a saved time step and begins new ones, in new processes if some failed."""
-        if isinstance(why, EnvironmentFailed) and self.environment.process_ids:
-            self.environment.restart(why)
-        self.rollout.set_time_step(leaves)
-        self._truncate(recorded=False)
-        self.num_restarts += 1
-        self._begin_episodes()
 
 
 def _packed(like: Any, leaves: list[torch.Tensor], device: torch.device) -> Any:

@@ -17,7 +17,7 @@ from taac.algorithms.agent import Agent
 from taac.algorithms.algorithm import describe_failure
 from taac.data_structures import AlgStep, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
-from taac.errors import TaacError
+from taac.errors import TaacError, refuse_below
 from taac.ops.schedules import Schedule, bounds, follow
 from taac.pictures.video import EpisodeVideo
 from taac.runs.layout import EpisodeSummary
@@ -44,9 +44,6 @@ def evaluate(
     afterwards.
 
     Args:
-        agent: the agent to evaluate.
-        environment: where it acts.
-        num_episodes: number of episodes, over all environments.
         seed: of the environments, of the policy's random choices, and of the global generators that environments may use.
         epsilon: probability with which each random choice of the policy is sampled instead of taking its mode.
         on_step: called with each frame and what the agent did there.
@@ -57,10 +54,8 @@ def evaluate(
     Raises:
         TaacError: the episodes do not end within `max_steps`, or seem not to end.
     """
-    shares = [
-        num_episodes // environment.num_envs + (i < num_episodes % environment.num_envs)
-        for i in range(environment.num_envs)
-    ]
+    least, more = divmod(num_episodes, environment.num_envs)
+    shares = [least + (i < more) for i in range(environment.num_envs)]
     episodes: list[Episode] = []
     with random_numbers_kept(agent.device):
         torch.manual_seed(seed)
@@ -124,7 +119,6 @@ class Evaluator:
     """Evaluates an agent in greedy episodes.
 
     Args:
-        agent: the agent to evaluate.
         environment: used for nothing else. If it is recorded, the first episode of each evaluation is filmed.
         seed: of the run. The seed of each evaluation is derived from it.
         evaluation_episodes: greedy episodes of an evaluation.
@@ -135,14 +129,10 @@ class Evaluator:
             step 0. It changes nothing else in the run.
 
     Attributes:
-        scheduled: the schedule of epsilon, if it has one.
         summary: of the last evaluation; None before the first.
         best_return: highest mean return so far after step 0; None before the first.
         unfinished: an evaluation has begun but not ended, because an environment failed or it was told to stop.
         evaluated_at: environment steps at the last evaluation; None before the first.
-
-    Raises:
-        TaacError: a number is out of range.
     """
 
     epsilon: float  # as it is now
@@ -157,9 +147,7 @@ class Evaluator:
         max_evaluation_steps: int = 1_000_000,
         initial_evaluation: bool = True,
     ):
-        for name, value in {"evaluation_episodes": evaluation_episodes, "max_evaluation_steps": max_evaluation_steps}.items():
-            if value < 1:
-                raise TaacError(f"Evaluator.{name} must be 1 or more, got {value}")
+        refuse_below(1, "Evaluator", evaluation_episodes=evaluation_episodes, max_evaluation_steps=max_evaluation_steps)
         least, most = bounds(evaluation_epsilon)
         if not (least >= 0 and most <= 1):
             raise TaacError(f"Evaluator.evaluation_epsilon must be in [0, 1], got {evaluation_epsilon}")
@@ -175,25 +163,17 @@ class Evaluator:
     def run(self, env_steps: int, stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
         """Evaluates the agent after `env_steps` environment steps of training. At step 0 it cannot be the best.
 
-        Returns:
-            None if `stop()` has returned true. `unfinished` is then true until an evaluation has ended.
+        Returns None if `stop()` has returned true. Then, or if it fails, `unfinished` is true until an evaluation has ended.
 
         Raises:
-            EnvironmentFailed: an environment fails. `unfinished` is then true, too.
+            EnvironmentFailed: an environment fails.
             TaacError: the episodes do not end within `max_steps`; or, at step 0, seem not to end.
         """
         self.unfinished = True
         video = EpisodeVideo(self.environment) if self.environment.recorded else None
+        on_step, seed = None if video is None else video.on_step, derived_seed(self.seed, EVALUATION, env_steps)
         episodes = evaluate(
-            self.agent,
-            self.environment,
-            self.num_episodes,
-            derived_seed(self.seed, EVALUATION, env_steps),
-            self.epsilon,
-            None if video is None else video.on_step,
-            self.max_steps,
-            env_steps == 0,
-            stop,
+            self.agent, self.environment, self.num_episodes, seed, self.epsilon, on_step, self.max_steps, env_steps == 0, stop
         )
         if len(episodes) < self.num_episodes:
             return None
@@ -214,7 +194,6 @@ class Evaluator:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores `state_dict()`."""
         self.summary = None if state["summary"] is None else EpisodeSummary(**state["summary"])
         self.best_return = None if state["best_return"] is None else float(state["best_return"])
         self.unfinished = bool(state["unfinished"])

@@ -11,7 +11,7 @@ import torch
 
 from taac import nest
 from taac.data_structures import AlgStep, Nest, TimeStep
-from taac.errors import TaacError
+from taac.errors import TaacError, refuse_below
 from taac.ops.schedules import Schedule, bounds, follow
 from taac.specs import TensorSpec
 
@@ -52,9 +52,6 @@ class EpsilonGreedyExplorer:
 
     Args:
         epsilon: probability, or a schedule of it.
-
-    Raises:
-        TaacError: epsilon is outside [0, 1].
     """
 
     epsilon: float
@@ -112,8 +109,7 @@ class ZetaExplorer:
     def __init__(self, epsilon: float | Schedule = 0.1, mu: float = 2.0, max_duration: int = 10_000):
         if not mu > 1:
             raise TaacError(f"ZetaExplorer.mu must be above 1 (the zeta distribution has no sum below), got {mu}")
-        if max_duration < 1:
-            raise TaacError(f"ZetaExplorer.max_duration must be 1 or more, got {max_duration}")
+        refuse_below(1, "ZetaExplorer", max_duration=max_duration)
         _check_epsilon(epsilon, "ZetaExplorer")
         self.scheduled = follow(self, epsilon=epsilon)
         weights = np.arange(1, max_duration + 1, dtype=np.float64) ** -mu
@@ -132,12 +128,7 @@ class ZetaExplorer:
         return HeldAction(torch.zeros_like(action), torch.zeros_like(action[..., 0], dtype=torch.int64))
 
     def step(
-        self,
-        time_step: TimeStep,
-        alg_step: AlgStep,
-        state: HeldAction,
-        env_steps: int,
-        uniform: Callable[[], torch.Tensor],
+        self, time_step: TimeStep, alg_step: AlgStep, state: HeldAction, env_steps: int, uniform: Callable[[], torch.Tensor]
     ) -> tuple[AlgStep, HeldAction]:
         batch, device = len(state.left), state.left.device
         held = (state.left > 0) & ~time_step.is_first()
@@ -149,10 +140,7 @@ class ZetaExplorer:
         executed = torch.where(explores.unsqueeze(-1), action, alg_step.output)
         whole = (-1, *(1,) * (alg_step.decided.dim() - 1))  # broadcasts over dimensions that decide separately
         decided = (alg_step.decided | starts.reshape(whole)) & ~held.reshape(whole)
-        return (
-            alg_step._replace(output=executed, decided=decided),
-            HeldAction(action, (left - 1).clamp(min=0)),
-        )
+        return alg_step._replace(output=executed, decided=decided), HeldAction(action, (left - 1).clamp(min=0))
 
     def _durations(self, batch: int, device: torch.device) -> torch.Tensor:
         """Draws `[batch]` durations from the zeta distribution."""

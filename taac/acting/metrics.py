@@ -93,7 +93,9 @@ class EpisodeRecorder:
             return []
         step_type, reward, decided, lasts, *action = (leaf[: self._count] for leaf in self._waiting)
         self._count = 0
-        first, decided, vector = step_type == FIRST, decided.reshape(*step_type.shape, -1), _vectors(action)
+        first, decided = step_type == FIRST, decided.reshape(*step_type.shape, -1)
+        continuous = [leaf for leaf in action if leaf.dtype.kind == "f"] or action  # its choices, if there is nothing else
+        vector = np.concatenate([leaf.reshape(*leaf.shape[:2], -1) for leaf in continuous], axis=2)  # [S, B, A]
         if self._rows is None:
             self._rows = _Rows(self._num_envs, reward.shape[2:], vector.shape[2], decided.shape[2])
         begins = [0, *(np.flatnonzero(first[1:].any(1)) + 1).tolist()]  # usually none but the first
@@ -121,9 +123,7 @@ class EpisodeRecorder:
     def state_dict(self) -> dict[str, torch.Tensor] | None:
         """Returns the statistics of the running episodes; None before the first frame."""
         self._work()  # ends no episode: `add` has already returned those that ended
-        return (
-            None if self._rows is None else {name: torch.from_numpy(v.copy()) for name, v in vars(self._rows).items()}
-        )
+        return None if self._rows is None else {name: torch.from_numpy(v.copy()) for name, v in vars(self._rows).items()}
 
     def load_state_dict(self, state: dict[str, torch.Tensor] | None) -> None:
         self._rows, self._count = None, 0
@@ -132,12 +132,6 @@ class EpisodeRecorder:
             self._rows = _Rows(self._num_envs, tuple(rewards), *actions, *parts)
             for name, value in vars(self._rows).items():
                 value[...] = state[name].numpy()
-
-
-def _vectors(leaves: list[np.ndarray]) -> np.ndarray:
-    """Returns the continuous parts of actions, leaves `[S, B, ...]`, as vectors `[S, B, A]`; their choices, if there are none."""
-    continuous = [leaf for leaf in leaves if leaf.dtype.kind == "f"] or leaves
-    return np.concatenate([leaf.reshape(*leaf.shape[:2], -1) for leaf in continuous], axis=2)
 
 
 def _mean(x: np.ndarray) -> np.ndarray:

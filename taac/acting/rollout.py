@@ -73,10 +73,7 @@ class Rollout:
 
     def truncate(self) -> TimeStep:
         """Returns the frame to act at next as the LAST frame of a truncated episode. It still bootstraps."""
-        last = torch.full_like(self.time_step.step_type, int(StepType.LAST))
-        return self.time_step._replace(step_type=last)
+        return self.time_step._replace(step_type=torch.full_like(self.time_step.step_type, int(StepType.LAST)))
 
     def _to_device(self, time_step: TimeStep) -> TimeStep:
-        if self._on_cpu:
-            return time_step
-        return nest.map_structure(lambda x: x.to(self.agent.device), time_step)
+        return time_step if self._on_cpu else nest.map_structure(lambda x: x.to(self.agent.device), time_step)

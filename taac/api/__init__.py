@@ -10,7 +10,7 @@ from taac.api.comparing import Compared, Report, compare, report
 from taac.api.run import Evaluation, Run
 from taac.api.training import train
 from taac.errors import Interrupted, TaacError
-from taac.training.stop_when import StopWhen
+from taac.training.hooks import StopWhen
 
 __all__ = [
     "Checked", "Compared", "Controller", "Evaluation", "Interrupted", "Report", "Run", "State", "StopWhen",

@@ -106,7 +106,6 @@ class Campaign:
             self._failed[run] = f"{outcome}{times}: {run.error()} (see {run.log})"
 
     def _write(self, state: State) -> None:
-        """Updates the record if the status of any run has changed."""
         if self._record is None:
             return
         status_of = {run: status for status in STATUSES for run in getattr(state, status)}

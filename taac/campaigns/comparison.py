@@ -50,16 +50,13 @@ class Comparison:
         self.task_params, self.method_params = dict(task_params or {}), dict(method_params or {})
 
     def request(self, task: str, method: str, seed: int, common: RunRequest) -> RunRequest:
-        """Returns the request of one run: the common one with a task, a method, a seed and their bindings."""
         params = (*self.task_params.get(task, ()), *self.method_params.get(method, ()), *common.gin_params)
         return common._replace(task=task, method=method, seed=seed, gin_params=params)
 
     def check(self, bound: Comparison, common: RunRequest = NOTHING) -> None:
         """Checks everything before any run begins. Reads the configuration of every method on every task.
 
-        Args:
-            bound: the comparison as bound by the gin files alone. It may have settings for tasks and methods not compared now.
-            common: gin files, bindings and settings of every run.
+        `bound` is the comparison as bound by the gin files alone, which may have settings for tasks and methods not compared now.
 
         Raises:
             TaacError: there is nothing to compare; an environment is unknown; there are settings for an unknown task or method;
@@ -81,14 +78,12 @@ class Comparison:
     def plan(self, root_dir: str | Path, common: RunRequest = NOTHING, extend: bool = False) -> list[Run]:
         """Returns the runs ordered by seed, so that the finished runs can be compared at any time.
 
-        Each run has the folder `root_dir/<task>/<method>/seed_<n>` and the log `seed_<n>.log` beside it.
+        Each run has the folder `root_dir/<task>/<method>/seed_<n>` and the log `seed_<n>.log` beside it; two tasks or two methods
+        must not have the same folder.
 
         Args:
             common: gin files, bindings and settings of every run. They override those of task and method.
             extend: whether runs that have fewer environment steps than asked for are trained on to them.
-
-        Raises:
-            TaacError: two tasks or two methods would have the same folder.
         """
         runs, taken = [], dict[Path, RunRequest]()
         for seed, task, method in ((s, t, m) for s in self.seeds for t in self.tasks for m in self.methods):
@@ -100,16 +95,13 @@ class Comparison:
                     f"{other.task} with {other.method} and {task} with {method} would have the same folder, {folder}; rename one "
                     "of their files"
                 )
-            steps = _longer(folder, request) if extend else None
+            steps = None  # those asked for, if the run that is there has fewer
+            if extend and (held := extension.held_steps(folder)) is not None:
+                wanted = request.load().bound(extension.TOTAL)
+                steps = wanted if isinstance(wanted, int) and held < wanted else None
             command = train_command(folder, request, *([] if steps is None else ["--extend"]))
             runs.append(Run(task, name, seed, folder, command, request, steps))
         return runs
-
-
-def _longer(folder: Path, request: RunRequest) -> int | None:
-    """The environment steps that are asked for, if the run in a folder has fewer; else None."""
-    held, steps = extension.held_steps(folder), request.load().bound(extension.TOTAL)
-    return steps if held is not None and isinstance(steps, int) and held < steps else None
 
 
 def _check_known(what: str, params: Mapping[str, tuple[str, ...]], known: set[str]) -> None:
@@ -125,10 +117,9 @@ def _check_known(what: str, params: Mapping[str, tuple[str, ...]], known: set[st
 
 
 def list_seeds(seeds: int | Sequence[int], first: int, default: int = 0) -> tuple[int, ...]:
-    """Returns the seeds `first`, ..., `first + seeds - 1`, or those that `seeds` lists.
+    """Returns the seeds `first`, ..., `first + seeds - 1`, or those that `seeds` lists: at least one, none below 0.
 
-    Raises:
-        TaacError: there is none, one is below 0, or they are listed and `first` is not the default.
+    Refuses a `first` other than the default beside listed seeds.
     """
     if not isinstance(seeds, int) and first != default:
         raise TaacError(f"seeds are listed, so first_seed has no meaning, got {first}: leave it out")
@@ -146,11 +137,7 @@ def given_seeds(seeds: int | tuple[int, ...] | None, first: int | None = None, d
 
 
 def parse_seeds(text: str | None) -> int | tuple[int, ...] | None:
-    """Returns the number of seeds that "5" stands for, or the seeds of "0,7" or "0,"; None if nothing is given.
-
-    Raises:
-        TaacError: it is neither, or the number is 0.
-    """
+    """Returns the number of seeds that "5" stands for, or the seeds of "0,7" or "0,"; None if nothing is given."""
     if text is None:
         return None
     try:
@@ -166,13 +153,12 @@ def parse_seeds(text: str | None) -> int | tuple[int, ...] | None:
 
 
 def check_folders(runs: Sequence[Run]) -> None:
-    """Refuses existing run folders, finished or not, whose settings differ from those asked for now.
+    """Refuses existing run folders, finished or not, whose settings differ from those asked for now; tells what differs.
 
     Compares the bindings in `config.gin` that decide the run, not how or from where it was started. Builds nothing, and
     imports nothing that the requested configuration does not import.
 
     Raises:
-        TaacError: reports the first such folder and what differs.
         NotPlain: a link is where a folder or a log belongs.
     """
     for run in runs:

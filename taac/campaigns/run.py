@@ -16,7 +16,6 @@ _LONGEST_LINE = 1000  # characters shown
 
 
 def train_command(folder: Path, request: RunRequest, *more: str) -> tuple[str, ...]:
-    """Returns the command that trains an experiment in a folder."""
     # A run that was just stopped may still hold the lock while it saves.
     train = (sys.executable, "-m", "taac", "train", "--root_dir", str(folder), "--lock_timeout", "120")
     return (*train, *more, *request.words())

@@ -23,7 +23,6 @@ class Dimension(NamedTuple):
     whole: bool = False  # whole numbers only
 
     def distribution(self) -> Any:
-        """Returns Optuna's distribution of the values."""
         from optuna import distributions
 
         if self.choices:
@@ -53,7 +52,6 @@ class Dimension(NamedTuple):
 
 
 def text(value: Any) -> str:
-    """Returns a value in the words of --set."""
     return value if isinstance(value, str) else repr(value)
 
 

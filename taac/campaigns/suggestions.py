@@ -19,15 +19,9 @@ STARTUP = 5  # trials before the median prunes any
 
 
 class Suggestions:
-    """Proposes trials of a sweep.
+    """Proposes trials of a sweep. Whoever asks for a trial puts it into the record, and what it reaches.
 
-    Args:
-        record: the trials so far. Whoever asks for a trial puts it there, and what it reaches.
-        steps: environment steps of one run.
-        interval: environment steps between evaluations.
-
-    Raises:
-        TaacError: Optuna is not installed.
+    `steps` are environment steps of one run, `interval` those between its evaluations.
     """
 
     def __init__(self, sweep: Sweep, record: Record, steps: int, interval: int):
@@ -87,7 +81,6 @@ class Suggestions:
         return Trial(number, {d.name: search_space.text(d.rounded(found[d.name])) for d in self._sweep.dimensions})
 
     def should_prune(self, trial: Trial) -> bool:
-        """Returns whether to stop a trial that runs, by what it has reported last."""
         study = self._new_study()
         found = [self._add(study, trial if other.number == trial.number else other) for other in self._record.trials]
         return bool(found[trial.number].should_prune())

@@ -87,7 +87,6 @@ class Trial(NamedTuple):
     why: str | None = None  # of a trial that ended early
 
     def words(self) -> list[str]:
-        """Returns its settings as NAME=VALUE."""
         return [f"{name}={value}" for name, value in self.texts.items()]
 
     def __str__(self) -> str:
@@ -95,15 +94,12 @@ class Trial(NamedTuple):
 
 
 class Record:
-    """The trials of a sweep, in a file that is whole at any moment. It holds JSON only; nothing in it is run.
+    """The trials of a sweep, by number, in a file that is whole at any moment. It holds JSON only; nothing in it is run.
 
     Args:
         folder: of the sweep.
-        settings: what was asked for. A sweep of other settings is refused.
+        settings: what was asked for.
         dimensions: the search space.
-
-    Attributes:
-        trials: by number.
 
     Raises:
         TaacError: the folder holds something else, or a sweep of other settings; or the file is damaged.
@@ -155,16 +151,11 @@ class Record:
         return max(complete, key=lambda trial: (trial.value, -trial.number)) if complete else None
 
     def count(self, *states: str) -> int:
-        """Returns the number of trials in these states."""
         return sum(trial.state in states for trial in self.trials)
 
 
 def _trial(number: int, entry: Any, dimensions: Sequence[Dimension]) -> Trial:
-    """A trial as it was written. It is checked, because the file may be a stranger's and its texts are settings of runs.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """A trial as it was written, or ValueError: the file may be a stranger's, and its texts are settings of runs."""
     trial = Trial(**{**entry, "reports": tuple((step, mean) for step, mean in entry["reports"])})
     for dimension in dimensions:
         dimension.value(trial.texts[dimension.name])
@@ -199,11 +190,7 @@ _TUNING = "create_experiment.tuning"
 
 
 def statement(sweep: Sweep, record: Record, steps: int) -> str:
-    """Returns what tuning took, in a line of at most `layout.MAX_NAME` characters: trials, seeds, steps, objective, settings.
-
-    Args:
-        steps: environment steps of a run.
-    """
+    """Returns what tuning took, in a line of at most `layout.MAX_NAME` characters. `steps` are environment steps of a run."""
     taken = sum(trial.reports[-1][0] for trial in record.trials if trial.reports)
     early = ", ".join(f"{n} {state}" for state in ("pruned", "diverged", "failed") if (n := record.count(state)))
     told = (
@@ -214,16 +201,9 @@ def statement(sweep: Sweep, record: Record, steps: int) -> str:
 
 
 def write_best(path: Path, request: RunRequest, trial: Trial, told: str, about: str) -> None:
-    """Writes a gin file that trains a trial, and checks that it does.
+    """Writes a gin file that trains a trial, and checks that it binds what the trial had.
 
-    Args:
-        path: the file.
-        request: the experiment of the trial, without a seed.
-        told: the statement of `statement`.
-        about: a line on how good it is.
-
-    Raises:
-        TaacError: the file would bind something else than the trial had.
+    `request` is the experiment of the trial, without a seed; `told` is from `statement`, `about` a line on how good the trial is.
     """
     loaded = request.load()
     lines = [f"# The best trial of a sweep: {trial.number}, {about}", f"# {told}", "#"]

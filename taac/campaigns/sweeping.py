@@ -43,7 +43,6 @@ class Sweeping:
     """Trains the trials of a sweep until there are as many as asked for.
 
     Args:
-        suggestions: where new trials come from.
         plan: returns the run of a trial with a seed.
         jobs: trials at a time.
         steps: environment steps of a run.
@@ -63,11 +62,7 @@ class Sweeping:
         self._active = {t.number: _Active(t, plan(t, sweep.seeds[0])) for t in record.trials if t.state == "running"}
 
     def run(self) -> None:
-        """Trains until every trial has ended.
-
-        Raises:
-            TaacError: the first trials all failed.
-        """
+        """Trains until every trial has ended. Gives up if the first trials all failed."""
         try:
             while True:
                 for run, outcome in self._launcher.ended():
@@ -91,7 +86,11 @@ class Sweeping:
                 self._watch(active)
             if active.trial.why is not None:
                 if not active.launched:
-                    self._prune(active)
+                    folder = RunFolder(active.run.folder)
+                    if folder.run.exists() and not active.run.finished():
+                        at = active.trial.reports[-1][0] - len(active.scores) * self._steps
+                        folder.update_run(status="pruned", stopped={"env_steps": at, "why": active.trial.why})
+                    self._end(active, "pruned", why=active.trial.why)
                 elif not active.stopping:
                     active.stopping = True
                     self._launcher.ask_to_stop(active.run)
@@ -145,15 +144,7 @@ class Sweeping:
         if len(first) == HOPELESS and all(trial.state == "failed" for trial in first):
             raise TaacError(f"the first {HOPELESS} trials failed, so the sweep stops. Trial {active.trial.number}: {why}")
 
-    def _prune(self, active: _Active) -> None:
-        folder = RunFolder(active.run.folder)
-        if folder.run.exists() and not active.run.finished():
-            at = active.trial.reports[-1][0] - len(active.scores) * self._steps
-            folder.update_run(status="pruned", stopped={"env_steps": at, "why": active.trial.why})
-        self._end(active, "pruned", why=active.trial.why)
-
     def _end(self, active: _Active, state: str, value: float | None = None, why: str | None = None) -> None:
         trial = self._record.put(active.trial._replace(state=state, value=value, why=why))
         del self._active[trial.number]
         self._tell(trial)
-

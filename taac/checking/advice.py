@@ -1,18 +1,19 @@
-"""Warnings about settings that look wrong but do not prevent training."""
+"""What a run will use of memory, and warnings about settings that look wrong but do not prevent training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 import torch
 
-from taac import nest
+from taac import nest, specs
 from taac.acting.rollout import Rollout
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
-from taac.checking.footprint import Share
 from taac.data_structures import LAST
+from taac.learning.optimizers import TensorFlowAdam, each, state_after_a_step
 from taac.machine.memory import available_bytes, readable_bytes
 from taac.machine.products import slowness
 from taac.networks import RewardNormalizer
@@ -22,6 +23,52 @@ from taac.specs import TensorSpec
 from taac.training.trainer import Trainer
 
 _LARGE = 10.0  # numbers that networks do not expect; depths in metres and normalised pictures are below
+
+
+class Share(NamedTuple):
+    """Memory used by one part of a run."""
+
+    what: str
+    bytes: int
+
+
+def shares(trainer: Trainer) -> list[Share]:
+    """Returns the memory that a run will use, on CPU and GPU together. Requires open environments.
+
+    Leaves out the intermediate results of a gradient step, and what environments allocate later.
+    """
+    algorithm, replay = trainer.agent.algorithm, trainer.replay_buffer
+    trained = sum(p.nbytes for p in algorithm.parameters() if p.requires_grad)
+    workers = trainer.environment.process_ids + trainer.evaluation_environment.process_ids
+    action = specs.zeros(trainer.environment.action_spec, trainer.environment.num_envs)
+    a_step = sum(leaf.nbytes for leaf in nest.flatten(action))
+    batch = round(replay.frame_bytes / replay.num_envs * trainer.batch_sizes[1] * trainer.segment_length)
+    waiting = trainer.learner.guard.interval
+    limit = trainer.environment.max_episode_steps or trainer.num_env_steps // trainer.environment.num_envs
+    longest = -(-limit // trainer.environment.durations[0])  # actions of an episode up to the time limit, or of the whole run
+    found = [
+        Share("replay buffer", trainer.replay.num_bytes),
+        Share("networks, targets and normalisers", sum(v.nbytes for v in trainer.agent.state_dict().values())),
+        _learning(trainer, trained),
+        Share("a batch, as sampled", batch) if waiting == 1 else
+        Share(f"{waiting} batches that the guard keeps, as sampled and as prepared", 2 * waiting * batch),
+        Share("actions of the running episodes, at most", 2 * a_step * longest),
+        Share("this process so far: Python, torch, and environments that run in it", psutil.Process().memory_info().rss),
+    ]
+    if workers:
+        taken = sum(psutil.Process(pid).memory_info().rss for pid in workers)
+        found.append(Share(f"{len(workers)} processes of environments, so far", taken))
+    return found
+
+
+def _learning(trainer: Trainer, trained: int) -> Share:
+    optimizers = each(trainer.learner.optimizer)
+    if all(isinstance(one, TensorFlowAdam) for one in optimizers):
+        return Share("gradients and Adam's two moments", 3 * trained)
+    states = [of for one in optimizers for of in state_after_a_step(one).values()]
+    kept = [v for of in states for v in of.values() if isinstance(v, torch.Tensor)]
+    what = "optimizers keep" if len(optimizers) > 1 else f"{type(optimizers[0]).__name__} keeps"
+    return Share(f"gradients and what {what}", trained + sum(v.nbytes for v in kept))
 
 
 def random_endings(trainer: Trainer) -> tuple[int, int]:
@@ -36,25 +83,20 @@ def random_endings(trainer: Trainer) -> tuple[int, int]:
     return terminated, ended
 
 
-def advice(
-    trainer: Trainer, settings: Mapping[str, Any], memory: list[Share], endings: tuple[int, int] = (0, 0)
-) -> list[str]:
+def advice(trainer: Trainer, settings: Mapping[str, Any], memory: list[Share], endings: tuple[int, int] = (0, 0)) -> list[str]:
     """Returns what looks wrong, each with what to do about it. Nothing here prevents a run from training.
 
-    Args:
-        trainer: the experiment.
-        settings: the parameters of `create_environment` in force.
-        memory: from `footprint.shares`.
-        endings: from `random_endings`.
+    `settings` are the parameters of `create_environment` in force, `memory` is from `shares`, `endings` from
+    `random_endings`.
     """
+    slow = slowness(trainer.learner.products, trainer.agent.device)
     return [
         *_intervals(trainer, settings), *_replay(trainer, memory), *_evaluation(trainer), *_entropy(trainer),
-        *_discount(trainer, settings), *_rewards(trainer, *endings), *_features(trainer), *_products(trainer),
+        *_discount(trainer, settings), *_rewards(trainer, *endings), *_features(trainer), *([slow] if slow else []),
     ]  # fmt: skip
 
 
 def subtracts_mean(trainer: Trainer) -> bool:
-    """Whether learning sees rewards less their mean."""
     return isinstance(trainer.agent.reward_normalizer, RewardNormalizer)
 
 
@@ -165,23 +207,13 @@ def _features(trainer: Trainer) -> Iterator[str]:
         )
     if normalizer is None:
         for path, spec in nest.flatten_with_path(trainer.environment.observation_spec):
-            yield from _unscaled_image(path, spec)
-
-
-def _unscaled_image(path: str, spec: TensorSpec) -> Iterator[str]:
-    """Warns of images of floats as large as those of bytes, which alone are scaled."""
-    if not is_image(spec) or spec.dtype == torch.uint8:
-        return
-    assert spec.minimum is not None and spec.maximum is not None  # as of all images of floats
-    low, high = float(np.min(spec.minimum)), float(np.max(spec.maximum))
-    if max(-low, high) > _LARGE:
-        yield (
-            f"the observation{f' {path!r}' if path else ''} is an image of floats in [{low:g}, {high:g}], which are not scaled, "
-            "as bytes are: return uint8, divide it in a wrapper (gymnasium.wrappers.RescaleObservation), or bind "
-            "create_agent.normalize_observations = True"
-        )
-
-
-def _products(trainer: Trainer) -> Iterator[str]:
-    if slow := slowness(trainer.learner.products, trainer.agent.device):
-        yield slow
+            if not is_image(spec) or spec.dtype == torch.uint8:
+                continue
+            assert spec.minimum is not None and spec.maximum is not None  # as of all images of floats
+            low, high = float(np.min(spec.minimum)), float(np.max(spec.maximum))
+            if max(-low, high) > _LARGE:
+                yield (
+                    f"the observation{f' {path!r}' if path else ''} is an image of floats in [{low:g}, {high:g}], which are not "
+                    "scaled, as bytes are: return uint8, divide it in a wrapper (gymnasium.wrappers.RescaleObservation), or bind "
+                    "create_agent.normalize_observations = True"
+                )

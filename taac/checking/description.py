@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import warnings
 from collections.abc import Iterator
 
-from taac import configuration, nest
-from taac.checking.advice import advice, random_endings, subtracts_mean
-from taac.checking.footprint import Share, shares
+import torch
+
+from taac import configuration, nest, specs
+from taac.algorithms.agent import Agent
+from taac.algorithms.algorithm import describe_failure
+from taac.checking.advice import Share, advice, random_endings, shares, subtracts_mean
 from taac.configuration import Config, RunRequest
+from taac.data_structures import Experience, Nest, StepType
 from taac.machine.memory import readable_bytes
 from taac.training import experiment
-from taac.training.first_update import failure_of_first_update, tags_of_first_update
 from taac.training.summaries import UNKNOWN, unknown_tags
 from taac.training.trainer import Trainer
 
@@ -78,9 +83,8 @@ def _numbers(trainer: Trainer, loaded: Config, memory: list[Share], endings: tup
     for share in memory:
         yield f"  {readable_bytes(share.bytes):>9}  {share.what}"
     spec = experiment.experience_spec(trainer.environment, trainer.agent)
-    failure = failure_of_first_update(trainer.agent, spec, trainer.segment_length)
+    tags, failure = first_update(trainer.agent, spec, trainer.segment_length)
     found = [failure] if failure else []
-    tags = tags_of_first_update(trainer.agent, spec, trainer.segment_length) or []
     found += [f"{tag}: {UNKNOWN}" for tag in unknown_tags(tags, trainer.agent.algorithm.summary_tags())]
     found += [*loaded.without_effect(), *advice(trainer, loaded.settings("create_environment"), memory, endings)]
     found += _divided(trainer, loaded)
@@ -100,3 +104,41 @@ def _divided(trainer: Trainer, loaded: Config) -> Iterator[str]:
             f"num_envs = {envs} divides the updates by {envs}, to {float(constant):g} a step, because an iteration steps all of "
             "them: bind UpdateRatio.updates_per_env_step = 1 to learn as much from each step as with one environment"
         )
+
+
+def first_update(agent: Agent, spec: Nest, segment_length: int) -> tuple[list[str], str | None]:
+    """Returns the tags of the loss of blank segments, and how the steps of training fail on them; None if they do not.
+
+    Args:
+        agent: stays as it is, as do random numbers.
+        spec: specs of one frame in the replay buffer.
+        segment_length: frames T of a segment.
+    """
+    tags: list[str] = []
+    devices = [agent.device] if agent.device.type == "cuda" else []
+    try:
+        trial = copy.deepcopy(agent)
+        algorithm = trial.algorithm
+        with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            experience = trial.prepare(_blank_segments(spec, segment_length, agent.device))
+            with trial.learning():
+                tags += algorithm.calc_loss(experience, algorithm.train_step(experience)).extra
+        algorithm.after_update(1)
+    except Exception as error:
+        kind = type(agent.algorithm).__name__
+        return tags, f"{kind} fails to learn from blank frames, so its first update may fail: {describe_failure(error)}"
+    return tags, None
+
+
+def _blank_segments(spec: Nest, length: int, device: torch.device) -> Experience:
+    """Returns blank segments `[T, B, ...]` from the middle of an episode."""
+    found: Experience = specs.blank(spec, length, 2, device=device)
+    time_step = found.time_step
+    return found._replace(
+        time_step=time_step._replace(
+            step_type=torch.full_like(time_step.step_type, int(StepType.MID)),
+            discount=torch.ones_like(time_step.discount),
+            duration=torch.ones_like(time_step.duration),
+        )
+    )

@@ -21,13 +21,8 @@ REPLAY_LENGTH = 1000  # at most: a buffer of full length may need all memory, an
 def check_buildable(request: RunRequest, here: bool) -> None:
     """Builds an experiment as `taac train` does, with a short replay buffer, and releases it.
 
-    Args:
-        request: the experiment.
-        here: whether it will run on this machine. If not, only the environment and the agent are built, on the CPU, because
-            the other machine may have other devices.
-
-    Raises:
-        TaacError: what `taac train` would say, after the names of the method and the task.
+    If it will not run `here`, on this machine, only the environment and the agent are built, on the CPU, because the other
+    machine may have other devices. What `taac train` would say is raised after the names of the method and the task.
     """
     try:
         loaded = _cheaper(request).load()

@@ -25,7 +25,6 @@ class RunningMeans:
         self._sums: dict[tuple[str, ...], tuple[torch.Tensor, int]] = {}  # by the tags that were reported together
 
     def add(self, values: Mapping[str, torch.Tensor]) -> None:
-        """Adds the scalars of an update."""
         tags = tuple(values)
         now = torch.stack(list(values.values())).detach()
         total, count = self._sums.get(tags, (None, 0))
@@ -46,11 +45,9 @@ class RunningMeans:
         self._sums = {}
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Returns the sums and counts, from which a resumed run continues."""
         return [{"tags": list(tags), "sums": t.tolist(), "count": n} for tags, (t, n) in self._sums.items()]
 
     def load_state_dict(self, state: list[dict[str, Any]], device: torch.device) -> None:
-        """Restores `state_dict()`."""
         self._sums = {
             tuple(part["tags"]): (torch.tensor(part["sums"], dtype=torch.float64, device=device), int(part["count"]))
             for part in state
@@ -61,14 +58,7 @@ class Diagnostics:
     """Computes statistics of an update from `LossInfo.detail`, which holds values of each frame. If off, they cost nothing.
 
     Their tags and equations are in `summaries.TAGS`. Means, variances and standard deviations are over the frames that are
-    learnt from: all except LAST, and for the critics also except the segment's last.
-
-    Args:
-        kind: "off", "scalars" or "histograms".
-        agent: the agent that learns; it names the parts of the reward.
-
-    Raises:
-        TaacError: `kind` is something else.
+    learnt from: all except LAST, and for the critics also except the segment's last. `kind` is "off", "scalars" or "histograms".
     """
 
     def __init__(self, kind: Literal["off", "scalars", "histograms"], agent: Agent):
@@ -78,9 +68,7 @@ class Diagnostics:
         self._agent = agent
 
     @torch.no_grad()
-    def compute(
-        self, detail: Mapping[str, torch.Tensor] | None
-    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    def compute(self, detail: Mapping[str, torch.Tensor] | None) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """Returns scalars by tag, and tensors by name for histograms.
 
         Both are empty if diagnostics are off, or if the algorithm reports no detail.

@@ -51,12 +51,7 @@ class Guard:
     A sum is not finite if one of its terms is not, so normally only sums are computed. The terms are checked only if a sum is
     not finite. On the CPU the guard checks every step. On a GPU, reading a number waits for all earlier work, so the host checks
     only every `CUDA_INTERVAL` steps. Until then, a flag on the device makes the optimizer skip the bad step and all later ones,
-    so the parameters stay unchanged.
-
-    Args:
-        agent: the agent, whose parameter names are used in messages.
-        parameters: the parameters that have gradients.
-        every_step: the host checks every step on a GPU too, for optimizers that cannot skip a step on the device.
+    so the parameters stay unchanged. With `every_step` the host checks each there, too, for optimizers that cannot skip one.
     """
 
     def __init__(self, agent: Agent, parameters: Sequence[nn.Parameter], every_step: bool = False):
@@ -89,11 +84,7 @@ class Guard:
         return [step.loss, *(step.loss.new_zeros(()) if p.grad is None else p.grad for p in self._parameters)]
 
     def flush(self) -> None:
-        """Checks the steps that have not been checked yet.
-
-        Raises:
-            DivergedError: one of their losses or gradients is not finite.
-        """
+        """Checks the steps that have not been checked yet. Raises `DivergedError` as `check`."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
@@ -180,9 +171,7 @@ class GrowthWatch:
     def warnings(self, summaries: Mapping[str, torch.Tensor | float], share: float = 1.0) -> list[str]:
         """Returns new warnings, given the summaries of a gradient step. Each kind is reported once in a run.
 
-        Args:
-            summaries: of the gradient step.
-            share: the part of an entropy bonus that each value learns, see `Algorithm.bonus_share`.
+        `share` is the part of an entropy bonus that each value learns, see `Algorithm.bonus_share`.
         """
         if self._greatest is None or not summaries:
             return []
@@ -225,7 +214,6 @@ class GrowthWatch:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what a resumed run needs to warn like an uninterrupted one."""
         return {
             "num_seen": self.num_seen,
             "greatest": None if self._greatest is None else float(self._greatest),
@@ -235,7 +223,6 @@ class GrowthWatch:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores `state_dict()`."""
         self.num_seen, self._bound = int(state["num_seen"]), float(state["bound"])
         self._greatest = None if state["greatest"] is None else torch.tensor(float(state["greatest"]))
         self._start = {str(tag): float(alpha) for tag, alpha in state["start"].items()}

@@ -7,7 +7,7 @@ import copy
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import gin
 import torch
@@ -18,7 +18,6 @@ from taac.data_structures import Experience, LossInfo, Nest, TimeStep
 from taac.demonstrations.replay import Demonstrations
 from taac.errors import TaacError
 from taac.learning.diagnostics import Diagnostics, RunningMeans, explained_variances
-from taac.learning.gradients import LossAndGradients, average, loss_and_gradients
 from taac.learning.guard import GradientStep, GrowthWatch, Guard, sum_of_all
 from taac.learning.optimizers import (
     OptimizerCtor,
@@ -33,14 +32,26 @@ from taac.learning.optimizers import (
     take_step,
 )
 from taac.learning.side_losses import Cloning, SideLosses, cloning_loss
-from taac.machine.ahead import compile_ahead
-from taac.machine.compiled import CompiledFunction, find_compiler
-from taac.machine.products import Products, available, parts, resolve, using
+from taac.machine.compiled import CompiledFunction, compile_ahead, find_compiler
+from taac.machine.products import Products, available, mixed_precision, parts, resolve, using
 from taac.machine.ranks import ALONE, Ranks
 from taac.ops.schedules import Schedule, at_start, bounds, follow
 from taac.replay import Batch, Replay
 
 EPSILON = 1e-7  # of TensorFlow's Adam
+
+
+class LossAndGradients(NamedTuple):
+    """An algorithm's loss on a batch, detached, and its gradients."""
+
+    loss: torch.Tensor  # scalar
+    total: torch.Tensor  # scalar, not finite if the loss or a gradient is not; see `sum_of_all`
+    frames: torch.Tensor  # [T, B], the loss of each frame, before importance weights
+    extra: dict[str, torch.Tensor]  # scalars to summarise, by tag
+    segment_error: torch.Tensor | None  # [B]
+    gradients: list[torch.Tensor | None]  # of the algorithm's parameters; None if the loss does not depend on one
+    statistics: dict[str, torch.Tensor]  # scalars by tag from `Diagnostics`; empty if it is off
+    observed: dict[str, torch.Tensor]  # tensors by name, for histograms; empty if they are off
 
 
 @gin.configurable(denylist=["agent", "demonstrations"])
@@ -88,9 +99,8 @@ class Learner:
         group_names: names of the optimizer's groups of parameters.
         ranks: the processes that learn together, each from its part of a batch.
         rate_names: for each group, the name of the binding that sets its learning rate.
-
-    Raises:
-        TaacError: a setting is out of range or has no effect, or the agent cannot learn.
+        needs_demonstrations: whether cloning or a reward signal learns from `demonstrations`.
+        demonstrations: what they learn from; None if nothing needs them.
     """
 
     max_grad_norm: float | None
@@ -118,7 +128,17 @@ class Learner:
     ):
         if agent.role != "learn":
             raise TaacError(f"an agent with role '{agent.role}' cannot learn; build it with role 'learn'")
-        _check(max_grad_norm, epsilon, importance_weights, optimizer_ctor)
+        if max_grad_norm is not None and not bounds(max_grad_norm)[0] > 0:
+            raise TaacError(f"Learner.max_grad_norm must be above 0, or None, got {max_grad_norm}")
+        if not epsilon > 0:
+            raise TaacError(f"Learner.epsilon must be above 0, got {epsilon}")
+        if importance_weights not in ("all", "critics"):
+            raise TaacError(f"Learner.importance_weights must be 'all' or 'critics', got '{importance_weights}'")
+        if optimizer_ctor is not None and not isinstance(optimizer_ctor, Mapping) and epsilon != EPSILON:
+            raise TaacError(
+                f"Learner.epsilon {epsilon} has no effect with Learner.optimizer_ctor: bind that optimizer's own, such as "
+                "Adam.eps"
+            )
         if cloning is not None:
             cloning.check(agent.algorithm)
         self.agent, self.importance_weights = agent, importance_weights
@@ -132,21 +152,18 @@ class Learner:
             "value_encoder": value_encoder_learning_rate,
             "value": value_learning_rate,
         }
-        of_algorithm, of_signals = groups_of_algorithm(agent, learning_rate, own), groups_of_signals(agent)
-        groups = [*of_algorithm, *of_signals]
+        of_algorithm = groups_of_algorithm(agent, learning_rate, own)
+        groups = [*of_algorithm, *groups_of_signals(agent)]
         self._differentiated = [p for group in of_algorithm for p in group.parameters]  # by the algorithm's loss
-        self._of_signals = [p for group in of_signals for p in group.parameters]
-        self._parameters = [*self._differentiated, *self._of_signals]
+        self._parameters = [p for group in groups for p in group.parameters]
         for parameter in self._parameters:
             parameter.data = parameter.data.contiguous()  # see `take_step`
         adam = functools.partial(TensorFlowAdam, eps=epsilon)
         self.optimizer = build_optimizer(optimizer_ctor, groups, at_start(learning_rate), adam)
         self.group_names, self.rate_names = [group.name for group in groups], [group.rate_name for group in groups]
         decay_weights(self.optimizer, self.group_names, weight_decay or {}, undecayed="temperature")
-        rates: dict[str, float | Schedule | None] = {"Learner.learning_rate": learning_rate}
-        rates |= {f"Learner.{name}_learning_rate": rate for name, rate in own.items()}
-        rates |= {group.rate_name: group.rate for group in of_signals}
-        self.scheduled = follow(self, max_grad_norm=max_grad_norm) + scheduled_rates(self.optimizer, groups, rates)
+        self.scheduled = follow(self, max_grad_norm=max_grad_norm)
+        self.scheduled += scheduled_rates(self.optimizer, groups, learning_rate, own)
         self.guard = Guard(agent, self._parameters, every_step=not skips_on_device(self.optimizer))
         self.growth = GrowthWatch(agent.algorithm.gamma, agent.algorithm.reward_scale)
         self.means = RunningMeans()
@@ -157,22 +174,13 @@ class Learner:
         self._norm: torch.Tensor | float | None = None  # see `_gradient_norm`
         self._sampling = 0.0  # seconds
         self.cloning, self._side = cloning, SideLosses(agent, cloning, demonstrations)
+        self.needs_demonstrations, self.demonstrations = self._side.need_demonstrations, self._side.demonstrations
         self.wait_for_programs: Callable[[Callable[[], bool]], None] = lambda stop: None
 
     @property
     def runs_compiled(self) -> bool:
         """Whether updates run compiled: not if compiling has failed."""
         return self.agent.compiled and not getattr(self._program, "failed", False)
-
-    @property
-    def needs_demonstrations(self) -> bool:
-        """Whether cloning or a reward signal learns from demonstrations."""
-        return self._side.need_demonstrations
-
-    @property
-    def demonstrations(self) -> Demonstrations | None:
-        """Demonstrations for cloning and for reward signals; None if nothing needs them."""
-        return self._side.demonstrations
 
     def pretrain(self, batch_size: int, length: int) -> None:
         """Learns behaviour cloning alone, before anything else. Its gradient steps are not counted as updates.
@@ -188,21 +196,12 @@ class Learner:
             demonstrated = self._side.demonstrated(batch_size, length)
             with using(self.products):
                 loss = cloning_loss(self.agent, demonstrated, self.products)
-                gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-            for parameter, gradient in zip(self._parameters, gradients):
-                parameter.grad = gradient
-            loss = loss.detach()
-            total, summaries = sum_of_all(loss, gradients), {"cloning/loss": loss}
-            step = GradientStep(number, demonstrated, demonstrated, loss, total, loss.reshape(1, 1), summaries)
-            self._take_step(self.guard.check(step))
+            self._take_step(self._checked_gradients(loss, self._parameters, number, demonstrated, "cloning/loss"))
 
     def learn_from(self, replay: Replay, batch_size: int, length: int, progress: float = 0.0) -> LossInfo:
         """Takes one gradient step on a batch sampled from the replay, and updates the priorities of its segments.
 
-        Args:
-            replay: where batches are sampled, also by reward signals that have batches of their own.
-            batch_size, length: number of segments, and of frames in each.
-            progress: the completed fraction of the run, in [0, 1].
+        Reward signals that have batches of their own sample there, too. `progress` is the completed fraction of the run.
         """
         began = time.perf_counter()
         batch = replay.sample_batch(batch_size, length, progress)
@@ -216,13 +215,10 @@ class Learner:
         seconds, self._sampling = self._sampling, 0.0
         return seconds
 
-    def update(
-        self, experience: Experience, weights: torch.Tensor | None = None, replay: Replay | None = None
-    ) -> LossInfo:
-        """Takes one gradient step on a batch `[T, B]`; returns what is to be summarised, still on the device.
+    def update(self, experience: Experience, weights: torch.Tensor | None = None, replay: Replay | None = None) -> LossInfo:
+        """Takes one gradient step on a batch `[T, B]`, as it was sampled; returns what is to be summarised, still on the device.
 
         Args:
-            experience: segments as they were sampled.
             weights: `[B]`, importance weights of prioritised replay. The whole loss of a segment's frames is multiplied by its
                 weight, actor and temperatures included, so that all of it estimates (up to a scale) the mean of uniform replay.
                 With `importance_weights = "critics"` only the critics' gradients are weighted, and "loss/total" is the plain
@@ -235,22 +231,20 @@ class Learner:
         """
         agents, prepared = self.agent.agents, self.agent.prepare(experience)
         self.growth.observe(prepared.time_step.reward)
-        with self._averaging() as early:
+        sending: contextlib.AbstractContextManager[dict[nn.Parameter, torch.Tensor]] = contextlib.nullcontext({})
+        if not self.agent.compiled:  # which computes all gradients at once
+            sending = self.ranks.averaging(self._differentiated)
+        with sending as early:
             found = self.loss_and_gradients(prepared, self._prepare_weights(weights))
-        loss, total, extra = found.loss, found.total, {"loss/total": found.loss, **found.extra}
-        self._set_gradients(found.gradients)
+        loss, total, extra, statistics = found.loss, found.total, {"loss/total": found.loss, **found.extra}, found.statistics
+        self._set_gradients(self._differentiated, found.gradients)
         if self._side.any:
             with using(self.products):
-                side_loss, side_total, side_extra = self._add_side_gradients(prepared.time_step, replay)
-            loss, total, extra = loss + side_loss, total + side_total, {**extra, **side_extra}
-        statistics = found.statistics
-        if self.ranks.count > 1:
-            loss, total, extra, statistics = average(
-                self.ranks, self._parameters, early, loss, total, extra, statistics
-            )
-        found_inf = self.guard.check(
-            GradientStep(self.num_updates + 1, experience, prepared, loss, total, found.frames, extra)
-        )
+                side = self._side.add_gradients(self._parameters, prepared.time_step, self.num_updates, self.products, replay)
+            loss, total, extra = loss + side.loss, total + side.total, {**extra, **side.extra}
+        loss, total, extra, statistics = self.ranks.average_update(self._parameters, early, loss, total, extra, statistics)
+        step = GradientStep(self.num_updates + 1, experience, prepared, loss, total, found.frames, extra)
+        found_inf = self.guard.check(step)
         gradient_norms = self.diagnostics.gradient_norms(self.group_names, self.optimizer)
         self._take_step(found_inf)
         if self._side.any:
@@ -268,9 +262,51 @@ class Learner:
         """Returns loss and gradients for a prepared batch, by the compiled program if there is one. `update` steps along them.
 
         A learner of your own may override it (`experiments/examples/own_learner.py`).
+
+        Args:
+            weights: `[B]`; `()` if all segments count equally.
         """
         with using(self.products):
             return self._program(experience, weights)
+
+    def uncompiled(self, experience: Experience, weights: Nest) -> LossAndGradients:
+        """`loss_and_gradients`, never by a compiled program."""
+        algorithm, parameters = self.agent.algorithm, self._differentiated
+        with self.agent.learning():
+            with mixed_precision(self.products, self.agent.device):
+                info = algorithm.train_step(experience)
+            frames, extra, segment_error, detail = algorithm.calc_loss(experience, info)
+        loss = frames.mean()
+        gradients: Sequence[torch.Tensor | None]
+        if isinstance(weights, tuple):
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        elif segment_error is None:
+            raise TaacError(
+                f"prioritised replay needs errors of the critics, which {type(algorithm).__name__} does not report "
+                "(LossInfo.segment_error); bind create_experiment.replay_buffer_ctor = @ReplayBuffer"
+            )
+        else:
+            weighted = (frames * weights).mean()
+            if self.importance_weights == "critics":
+                gradients = self._of_critics_and_others(weighted, loss)
+            else:
+                loss, gradients = weighted, torch.autograd.grad(weighted, parameters, allow_unused=True)
+            extra = {**extra, "replay/weight": weights.mean(), "replay/segment_error": segment_error.mean()}
+        loss = loss.detach()
+        statistics, observed = self.diagnostics.compute(detail)
+        return LossAndGradients(
+            loss, sum_of_all(loss, gradients), frames.detach(), extra, segment_error, list(gradients), statistics, observed
+        )
+
+    def _of_critics_and_others(self, weighted: torch.Tensor, plain: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Returns the gradients of the plain loss, but for the critics those of the weighted one."""
+        groups = self.agent.algorithm.parameter_groups()
+        critics = [p for name in ("critic", "value", "value_encoder") for p in groups.get(name, ())]
+        others = [p for p in self._differentiated if all(p is not critic for critic in critics)]
+        of_others = torch.autograd.grad(plain, others, retain_graph=True, allow_unused=True)
+        of_critics = torch.autograd.grad(weighted, critics, allow_unused=True)
+        found = {id(p): gradient for p, gradient in zip([*others, *critics], [*of_others, *of_critics])}
+        return tuple(found[id(p)] for p in self._differentiated)
 
     def _prepare_weights(self, weights: torch.Tensor | None) -> Nest:
         """Returns the weights on the device, one for each segment that the algorithm receives; `()` for None."""
@@ -289,52 +325,32 @@ class Learner:
             self._norm = torch.nn.utils.clip_grad_norm_(self._differentiated, self.max_grad_norm)
         take_step(self.optimizer, found_inf)
 
-    def _set_gradients(self, gradients: Sequence[torch.Tensor | None]) -> None:
-        """Sets the gradients of the algorithm's parameters, and removes those of the signals' parameters."""
-        for parameter in self._of_signals:
+    def _set_gradients(self, parameters: Sequence[nn.Parameter], gradients: Sequence[torch.Tensor | None]) -> None:
+        """Sets the gradients of some parameters, and removes those of all others."""
+        for parameter in self._parameters:
             parameter.grad = None
-        for parameter, gradient in zip(self._differentiated, gradients):
+        for parameter, gradient in zip(parameters, gradients):
             parameter.grad = gradient
 
-    def _add_side_gradients(
-        self, time_step: TimeStep, replay: Replay | None
-    ) -> tuple[torch.Tensor | float, torch.Tensor | float, dict[str, torch.Tensor]]:
-        """Adds the gradients of the side losses; returns the losses' sum, its `total`, and what to summarise."""
-        losses, extra = self._side(time_step, self.num_updates, self.products, replay)
-        if not losses:
-            return 0.0, 0.0, extra
-        loss = torch.stack(losses).sum()
-        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-        for parameter, gradient in zip(self._parameters, gradients):
-            if gradient is not None:
-                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
-        return loss.detach(), sum_of_all(loss.detach(), gradients), extra
+    def _checked_gradients(
+        self, loss: torch.Tensor, parameters: Sequence[nn.Parameter], number: int, learnt: Experience, tag: str
+    ) -> torch.Tensor | None:
+        """Sets and checks the gradients of a loss that is learnt by itself; returns the `found_inf` of `take_step`."""
+        with using(self.products):
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        self._set_gradients(parameters, gradients)
+        loss = loss.detach()
+        total = sum_of_all(loss, gradients)
+        return self.guard.check(GradientStep(number, learnt, learnt, loss, total, loss.reshape(1, 1), {tag: loss}))
 
     def _learn_signals_more(self, experience: Experience, replay: Replay | None) -> None:
         """Takes the steps of the signals that learn more often than the algorithm; see `RewardSignal.update_period`."""
         length, batch_size = experience.time_step.step_type.shape
         for signal, frames, loss in self._side.more(batch_size, length, replay):
-            parameters = [p for p in signal.parameters() if p.requires_grad]
-            with using(self.products):
-                gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
             self._gradient_norm()  # of the algorithm, before it is gone
-            self._set_gradients([None] * len(self._differentiated))
-            for parameter, gradient in zip(parameters, gradients):
-                parameter.grad = gradient
-            loss, learnt = loss.detach(), Experience(frames, ())
-            total, summaries = sum_of_all(loss, gradients), {f"signal/{signal.name}_loss": loss}
-            step = GradientStep(self.num_updates + 1, learnt, learnt, loss, total, loss.reshape(1, 1), summaries)
-            take_step(self.optimizer, self.guard.check(step))
-
-    def _averaging(self) -> contextlib.AbstractContextManager[Mapping[nn.Parameter, torch.Tensor]]:
-        """Sends gradients while others are computed, if the ranks do so. A compiled program computes all at once."""
-        return contextlib.nullcontext({}) if self.agent.compiled else self.ranks.averaging(self._differentiated)
-
-    def uncompiled(self, experience: Experience, weights: Nest) -> LossAndGradients:
-        """`loss_and_gradients`, never by a compiled program."""
-        return loss_and_gradients(
-            self.agent, experience, weights, self._differentiated, self.importance_weights, self.products, self.diagnostics
-        )  # fmt: skip
+            parameters, tag = [p for p in signal.parameters() if p.requires_grad], f"signal/{signal.name}_loss"
+            found_inf = self._checked_gradients(loss, parameters, self.num_updates + 1, Experience(frames, ()), tag)
+            take_step(self.optimizer, found_inf)
 
     def histograms(self) -> dict[str, torch.Tensor]:
         """Returns the frames' values of the last update by tag; empty unless diagnostics are "histograms"."""
@@ -394,10 +410,8 @@ class Learner:
         self.agent.compile_programs()
         self._use_products(resolve(self._matmul, self.agent.device, compiled=True))
 
-    def compile_ahead(
-        self, blank: Batch, time_step: TimeStep | None, state: Nest
-    ) -> None:
-        """Begins to compile the programs in another process, if they are compiled; see `machine.ahead.compile_ahead`.
+    def compile_ahead(self, blank: Batch, time_step: TimeStep | None, state: Nest) -> None:
+        """Begins to compile the programs in another process, if they are compiled; see `machine.compiled.compile_ahead`.
 
         `wait_for_programs` then waits until that is done, or until its argument returns true.
 
@@ -437,22 +451,3 @@ class Learner:
         if self.agent.compiled:
             split = parts(products, self.agent.device)
             self._program = CompiledFunction(self.uncompiled, self.agent, split, optional=self.agent.may_compile)
-
-
-def _check(
-    max_grad_norm: float | Schedule | None,
-    epsilon: float,
-    importance_weights: str,
-    optimizer_ctor: OptimizerCtor | Mapping[str, OptimizerCtor] | None,
-) -> None:
-    """Refuses settings that are out of range or have no effect."""
-    if max_grad_norm is not None and not bounds(max_grad_norm)[0] > 0:
-        raise TaacError(f"Learner.max_grad_norm must be above 0, or None, got {max_grad_norm}")
-    if not epsilon > 0:
-        raise TaacError(f"Learner.epsilon must be above 0, got {epsilon}")
-    if importance_weights not in ("all", "critics"):
-        raise TaacError(f"Learner.importance_weights must be 'all' or 'critics', got '{importance_weights}'")
-    if optimizer_ctor is not None and not isinstance(optimizer_ctor, Mapping) and epsilon != EPSILON:
-        raise TaacError(
-            f"Learner.epsilon {epsilon} has no effect with Learner.optimizer_ctor: bind that optimizer's own, such as Adam.eps"
-        )

@@ -31,19 +31,12 @@ class ParameterGroup(NamedTuple):
     rate_name: str  # the binding that sets the rate, such as "Learner.actor_learning_rate"
     rate: Rate
 
-    def for_optimizer(self) -> dict[str, Any]:
-        """Returns the group in the form that torch's optimizers accept."""
-        return {"params": self.parameters, "lr": at_start(self.rate)}
-
 
 def groups_of_algorithm(agent: Agent, learning_rate: Rate, own: Mapping[str, Rate | None]) -> list[ParameterGroup]:
     """Returns the parameter groups of the agent's algorithm, without empty ones.
 
-    Args:
-        agent: holds the algorithm.
-        learning_rate: rate of groups without their own.
-        own: rates of groups by name. None: an encoder uses the rate of the actor or of V, and V that of the critics; the others
-            use `learning_rate`.
+    `own` are rates of groups by name. Where they are None, an encoder uses the rate of the actor or of V, V that of the critics,
+    and the others `learning_rate`.
 
     Raises:
         TaacError: a rate is not above 0, or belongs to an encoder that the algorithm lacks; a trainable parameter is in no
@@ -57,7 +50,13 @@ def groups_of_algorithm(agent: Agent, learning_rate: Rate, own: Mapping[str, Rat
     for name in _FALLS_BACK_ON:
         if name not in parameters and own[name] is not None:
             raise TaacError(f"Learner.{name}_learning_rate has no effect: the algorithm has no {name} to train")
-    return [ParameterGroup(name, group, *_rate_of(name, learning_rate, own)) for name, group in parameters.items()]
+    given = {name: rate for name, rate in own.items() if rate is not None}
+    found = []
+    for name, group in parameters.items():
+        source = own_or_fallback(name, given)
+        rate = learning_rate if source is None else given[source]
+        found.append(ParameterGroup(name, group, f"Learner.{source}_learning_rate" if source else "Learner.learning_rate", rate))
+    return found
 
 
 def groups_of_signals(agent: Agent) -> list[ParameterGroup]:
@@ -69,13 +68,6 @@ def groups_of_signals(agent: Agent) -> list[ParameterGroup]:
         )
         for signal in agent.signals
     ]  # fmt: skip
-
-
-def _rate_of(group: str, learning_rate: Rate, own: Mapping[str, Rate | None]) -> tuple[str, Rate]:
-    """Returns the name of the binding that sets a group's learning rate, and the rate."""
-    given = {name: rate for name, rate in own.items() if rate is not None}
-    name = own_or_fallback(group, given)
-    return ("Learner.learning_rate", learning_rate) if name is None else (f"Learner.{name}_learning_rate", given[name])
 
 
 def own_or_fallback(group: str, given: Collection[str]) -> str | None:
@@ -118,10 +110,8 @@ class TensorFlowAdam(torch.optim.Adam):
         Args:
             closure: computes the loss and its gradients, and returns the loss.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         self.step_fused(None)
         return loss
 
@@ -136,11 +126,7 @@ class TensorFlowAdam(torch.optim.Adam):
             if not gradients:
                 continue
             fused = self._fused.get(number)
-            if (
-                fused is None
-                or len(fused.parameters) != len(gradients)
-                or any(p.grad is None for p in fused.parameters)
-            ):
+            if fused is None or len(fused.parameters) != len(gradients) or any(p.grad is None for p in fused.parameters):
                 fused = self._fused[number] = self._with_moments(group)
             group["num_steps"] += 1
             beta1, beta2 = group["betas"]
@@ -162,9 +148,7 @@ class TensorFlowAdam(torch.optim.Adam):
                 state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
             state["step"] = count
         states = [self.state[p] for p in parameters]
-        return _Fused(
-            parameters, [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], [count] * len(parameters)
-        )
+        return _Fused(parameters, [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], [count] * len(parameters))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -178,11 +162,7 @@ MOST_STEPS = 2**53  # beyond, floats do not count
 
 
 class ByGroup:
-    """An optimizer for each group of parameters, which step together.
-
-    Args:
-        optimizers: each of one group.
-    """
+    """An optimizer for each group of parameters, which step together."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]):
         self.optimizers = list(optimizers)
@@ -208,20 +188,17 @@ def build_optimizer(
 
     Args:
         ctor: called with groups of parameters and `lr`; or such constructors by the group's name; None: the default.
-        groups: all groups.
-        learning_rate: of those without their own.
+        learning_rate: of groups without their own.
         default: of the groups that `ctor` leaves out.
-
-    Raises:
-        TaacError: there is no group of a name.
     """
+    of_torch = [{"params": group.parameters, "lr": at_start(group.rate)} for group in groups]
     if not isinstance(ctor, Mapping):
-        return (ctor or default)([group.for_optimizer() for group in groups], lr=learning_rate)
+        return (ctor or default)(of_torch, lr=learning_rate)
     names = [group.name for group in groups]
     if unknown := [name for name in ctor if name not in names]:
         raise TaacError(f"Learner.optimizer_ctor: there is no group '{unknown[0]}' of parameters; there are: {', '.join(names)}")
     ctors = [ctor.get(own_or_fallback(name, ctor) or "", default) for name in names]
-    return ByGroup([make([group.for_optimizer()], lr=learning_rate) for make, group in zip(ctors, groups)])
+    return ByGroup([make([group], lr=learning_rate) for make, group in zip(ctors, of_torch)])
 
 
 def each(optimizer: Optimizer) -> list[torch.optim.Optimizer]:
@@ -239,10 +216,9 @@ def take_step(optimizer: Optimizer, found_inf: torch.Tensor | None) -> None:
 
     A fused optimizer pairs the numbers of parameter, gradient and moments by their place in memory. `torch.autograd.grad` may
     return a gradient in another layout than its parameter, as for convolutions of images whose channels come last. So all are
-    made contiguous.
+    made contiguous; parameters are.
 
     Args:
-        optimizer: any optimizer, of contiguous parameters.
         found_inf: a scalar on the device; if it is 1, the step is skipped. None unless `skips_on_device(optimizer)`.
     """
     for group in optimizer.param_groups:
@@ -259,11 +235,9 @@ def take_step(optimizer: Optimizer, found_inf: torch.Tensor | None) -> None:
 
 
 def decay_weights(optimizer: Optimizer, names: Sequence[str], decays: Mapping[str, float], undecayed: str) -> None:
-    """Sets the `weight_decay` of groups of parameters.
+    """Sets the `weight_decay` of an optimizer's groups, which have these `names`, in order.
 
     Args:
-        optimizer: its groups are changed.
-        names: names of the optimizer's groups, in order.
         decays: weight decay by group. Other groups keep the optimizer's own.
         undecayed: a group without weight decay, whatever the optimizer's own is.
 
@@ -287,24 +261,21 @@ def decay_weights(optimizer: Optimizer, names: Sequence[str], decays: Mapping[st
 
 
 def scheduled_rates(
-    optimizer: Optimizer, groups: Sequence[ParameterGroup], rates: Mapping[str, Rate | None]
+    optimizer: Optimizer, groups: Sequence[ParameterGroup], learning_rate: Rate, own: Mapping[str, Rate | None]
 ) -> list[Scheduled]:
-    """Returns the learning rates that follow a schedule.
+    """Returns the learning rates that follow a schedule. The optimizer holds their current values.
 
-    Args:
-        optimizer: holds the current rates.
-        groups: the optimizer's groups, in order.
-        rates: all bound rates by name, used or not.
+    `groups` are the optimizer's, in order; `learning_rate` and `own` are as in `groups_of_algorithm`.
 
     Raises:
         TaacError: a rate that no group uses follows a schedule.
     """
+    rates = {"Learner.learning_rate": learning_rate, **{f"Learner.{name}_learning_rate": rate for name, rate in own.items()}}
     found = []
-    for name, rate in rates.items():
+    for name, rate in {**rates, **{group.rate_name: group.rate for group in groups}}.items():
         if not isinstance(rate, Schedule):
             continue
-        numbers = [number for number, group in enumerate(groups) if group.rate_name == name]
-        if not numbers:
+        if not (numbers := [number for number, group in enumerate(groups) if group.rate_name == name]):
             in_use = ", ".join(dict.fromkeys(group.rate_name for group in groups))
             raise TaacError(
                 f"{name} follows a schedule, but no trainable parameter has this learning rate; the rates in use are {in_use}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import gin
 import torch
+import torch.nn as nn
 
 from taac.algorithms import Algorithm
 from taac.algorithms.agent import Agent
@@ -14,6 +16,7 @@ from taac.algorithms.reward_signals.signal import mean_over_transitions
 from taac.data_structures import Experience, TimeStep
 from taac.demonstrations.replay import Demonstrations
 from taac.errors import TaacError
+from taac.learning.guard import sum_of_all
 from taac.machine.products import mixed_precision
 from taac.ops.schedules import LinearSchedule, Schedule, bounds, follow
 from taac.replay import Replay
@@ -73,6 +76,14 @@ def cloning_loss(agent: Agent, demonstrated: Experience, products: str) -> torch
         return agent.algorithm.cloning_loss(demonstrated).mean()
 
 
+class SideLoss(NamedTuple):
+    """The sum of the side losses of an update."""
+
+    loss: torch.Tensor | float  # detached
+    total: torch.Tensor | float  # see `sum_of_all`
+    extra: dict[str, torch.Tensor]  # scalars to summarise, by tag
+
+
 class SideLosses:
     """Computes the losses of an agent's reward signals, each every `update_period` updates, and of cloning.
 
@@ -84,35 +95,29 @@ class SideLosses:
 
     def __init__(self, agent: Agent, cloning: Cloning | None, demonstrations: Demonstrations | None):
         self.agent, self.cloning = agent, cloning
+        self.need_demonstrations = cloning is not None or any(s.needs_demonstrations for s in agent.signals)
         self.demonstrations = demonstrations if self.need_demonstrations else None
 
     @property
     def any(self) -> bool:
-        """Whether there can be a loss besides the algorithm's."""
         return self.cloning is not None or bool(self.agent.signals)
-
-    @property
-    def need_demonstrations(self) -> bool:
-        """Whether a signal or cloning learns from demonstrations."""
-        return self.cloning is not None or any(s.needs_demonstrations for s in self.agent.signals)
 
     def demonstrated(self, batch_size: int, length: int) -> Experience:
         """Samples `batch_size` segments of demonstrations, as the algorithm receives them: one row for each of their agents."""
         assert self.demonstrations is not None
         return self.agent.prepare_observations(self.demonstrations.sample(batch_size, length))
 
-    def __call__(
-        self, time_step: TimeStep, num_updates: int, products: str, replay: Replay | None
-    ) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
-        """Returns the losses of this update, scalars with their graphs, and their summaries by tag.
+    def add_gradients(
+        self, parameters: Sequence[nn.Parameter], time_step: TimeStep, num_updates: int, products: str, replay: Replay | None
+    ) -> SideLoss:
+        """Adds the gradients of this update's losses to those of the parameters, which are the algorithm's and the signals'.
 
         Args:
             time_step: the frames of the batch `[T, B]`, as the algorithm receives them.
             num_updates: updates before this one.
-            products: the matrix products of the learner.
             replay: where signals with their own `batch_size` sample.
         """
-        losses: list[torch.Tensor] = []
+        losses, see = list[torch.Tensor](), self.agent.shown_to_signals
         length, rows = time_step.step_type.shape
         segments = rows if self.agent.agents is None else rows // self.agent.agents.count
         weight = self.cloning.weight if self.cloning is not None else 0.0
@@ -120,33 +125,29 @@ class SideLosses:
         needed = weight > 0 or any(signal.needs_demonstrations and signal.batch_size is None for signal in due)
         demonstrated = self.demonstrated(segments, length) if needed else None
         for signal in due:
-            frames = self._frames_for(signal, time_step, demonstrated, replay)
+            if signal.batch_size is None:
+                frames, shown = see(time_step), None if demonstrated is None else see(demonstrated.time_step)
+            else:
+                frames, shown = self._new_frames(signal, signal.batch_size, length, replay)
             with self.agent.learning():
-                losses.append(signal.loss(*frames))
+                losses.append(signal.loss(frames, shown))
             signal.last_loss.copy_(losses[-1].detach())
-        extra = self._signal_summaries(time_step)
-        if weight > 0 and demonstrated is not None:
-            cloning = cloning_loss(self.agent, demonstrated, products)
-            losses.append(weight * cloning)
-            extra |= {"cloning/loss": cloning.detach(), "cloning/weight": cloning.new_full((), weight)}
-        return losses, extra
-
-    def _signal_summaries(self, time_step: TimeStep) -> dict[str, torch.Tensor]:
-        """Returns each signal's mean reward in the batch, and the last loss of its model."""
         extra: dict[str, torch.Tensor] = {}
         for number, signal in enumerate(self.agent.signals, start=-len(self.agent.signals)):
             extra[f"signal/{signal.name}_reward"] = mean_over_transitions(time_step, time_step.reward[1:, :, number])
             extra[f"signal/{signal.name}_loss"] = signal.last_loss.clone()
-        return extra
-
-    def _frames_for(
-        self, signal: RewardSignal, time_step: TimeStep, demonstrated: Experience | None, replay: Replay | None
-    ) -> tuple[TimeStep, TimeStep | None]:
-        """Returns the frames of the replay and the demonstrations that a signal's model learns from."""
-        see = self.agent.shown_to_signals
-        if signal.batch_size is None:
-            return see(time_step), None if demonstrated is None else see(demonstrated.time_step)
-        return self._new_frames(signal, signal.batch_size, len(time_step.step_type), replay)
+        if weight > 0 and demonstrated is not None:
+            cloning = cloning_loss(self.agent, demonstrated, products)
+            losses.append(weight * cloning)
+            extra |= {"cloning/loss": cloning.detach(), "cloning/weight": cloning.new_full((), weight)}
+        if not losses:
+            return SideLoss(0.0, 0.0, extra)
+        loss = torch.stack(losses).sum()
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        for parameter, gradient in zip(parameters, gradients):
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        return SideLoss(loss.detach(), sum_of_all(loss.detach(), gradients), extra)
 
     def _new_frames(
         self, signal: RewardSignal, batch_size: int, length: int, replay: Replay | None
@@ -167,9 +168,7 @@ class SideLosses:
     ) -> Iterator[tuple[RewardSignal, TimeStep, torch.Tensor]]:
         """Yields the further losses of the signals that learn more often than the algorithm, with the frames they are of.
 
-        Args:
-            batch_size, length: of batches for signals without their own size.
-            replay: where to sample.
+        Batches of signals without a size of their own have `batch_size` segments of `length` frames.
         """
         for signal in self.agent.signals:
             for _ in range(signal.more_updates):

@@ -37,9 +37,7 @@ _FLAGS = ["-std=c++17", "-O3", "-shared", "-fPIC", "-fvisibility=hidden"]
 _FLAGS += ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"]
 _NEEDED = {"amx_tile", "amx_bf16", "avx512f", "avx512bw", "avx512vl", "avx512_bf16"}
 # The declaration of the kernel in torch's compiled programs, which call it by this name.
-_DECLARATION = (
-    "AOTITorchError aoti_torch_cpu_amx_product(AtenTensorHandle, AtenTensorHandle, int64_t, AtenTensorHandle*)"
-)
+_DECLARATION = "AOTITorchError aoti_torch_cpu_amx_product(AtenTensorHandle, AtenTensorHandle, int64_t, AtenTensorHandle*)"
 
 
 @functools.cache
@@ -74,7 +72,7 @@ def amx_product(x: torch.Tensor, y: torch.Tensor, parts: int) -> torch.Tensor:
         `[(N, )R, C]`, contiguous, with the dtype of the factors.
 
     Raises:
-        TaacError: the tensors or `parts` are not as above, or this machine has no AMX products (see `missing`).
+        TaacError: the tensors or `parts` are not as above, or this machine has no AMX products (see `reason_unavailable`).
     """
     return torch.ops.taac.amx_product(x, y, parts)
 
@@ -96,9 +94,9 @@ def _amx_product(x: torch.Tensor, y: torch.Tensor, parts: int) -> torch.Tensor:
 
 @_amx_product.register_fake
 def _result(x: torch.Tensor, y: torch.Tensor, parts: int) -> torch.Tensor:
-    """Checks the arguments and allocates the result."""
     fits = x.dim() == y.dim() in (2, 3) and x.shape[-1] == y.shape[-2] > 0 and x.shape[:-2] == y.shape[:-2]
-    if not fits or not _is_supported(x, y, parts):
+    supported = parts in {torch.float32: (1, 2, 3), torch.bfloat16: (1,)}.get(x.dtype, ())
+    if not (fits and supported and x.dtype == y.dtype):
         raise TaacError(
             "amx_product expects matrices [R, K] and [K, C], or equally many of each, in float32 with 1 to 3 parts or in "
             f"bfloat16 with 1 part, got {tuple(x.shape)} {x.dtype}, {tuple(y.shape)} {y.dtype} and {parts}"
@@ -108,10 +106,6 @@ def _result(x: torch.Tensor, y: torch.Tensor, parts: int) -> torch.Tensor:
             f"amx_product expects matrices with contiguous rows or columns, got strides {x.stride()} and {y.stride()}"
         )
     return x.new_empty(*x.shape[:-1], y.shape[-1])
-
-
-def _is_supported(x: torch.Tensor, y: torch.Tensor, parts: int) -> bool:
-    return x.dtype == y.dtype and parts in {torch.float32: (1, 2, 3), torch.bfloat16: (1,)}.get(x.dtype, ())
 
 
 def decompositions(parts: int) -> dict[Any, Callable[..., Any]]:

@@ -4,17 +4,24 @@
 function is therefore first traced below autograd, where every operation is visible, including those of backward passes. The
 traced graph has no breaks, so torch's compiler compiles it as a whole: elementwise operations are fused, and no Python runs
 between operations.
+
+Programs can be compiled in another process while this one collects, into torch's cache on the disk (`compile_ahead`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import sysconfig
+import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import connection
 from typing import Any, Literal
 
 import torch
@@ -22,15 +29,16 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from taac import nest
 from taac.data_structures import Nest
-from taac.errors import TaacError
+from taac.errors import TaacError, first_line
 from taac.machine import amx
 from taac.machine.cuda_graphs import captured, on_gpu
-from taac.machine.processes import interruptions_held
+from taac.machine.processes import INTERRUPTIONS, die_with_parent, interruptions_held
 from taac.machine.program_cache import VARIABLE, use_program_cache
 from taac.machine.traced_attributes import TracedAttributes, Unwatched
 
 _aten = torch.ops.aten
 MOST_RETRACES = 8
+LONGEST = 1800.0  # seconds that a call waits for the process; what takes longer hangs
 ADVICE = "Bind create_agent.compile = False to run without compilation"
 
 
@@ -150,15 +158,10 @@ class CompiledFunction(Unwatched):
 def trace(
     fn: Callable[..., Nest], args: tuple[Nest, ...], module: torch.nn.Module, into: dict[Any, Callable[..., Any]]
 ) -> tuple[torch.fx.GraphModule, Nest]:
-    """Traces a function below autograd. Draws no random numbers, and changes nothing.
+    """Traces `fn`, which reads `module`, below autograd, into some decompositions. Draws no random numbers, and changes nothing.
 
-    Args:
-        fn, module: as in `CompiledFunction`.
-        args: its arguments; only their shapes and dtypes count.
-        into: decompositions of operations.
-
-    Returns:
-        The graph, which maps the leaves of the arguments to those of the result, and the result's structure, with None as leaves.
+    Of the arguments only shapes and dtypes count. Returns the graph, which maps their leaves to those of the result, and the
+    result's structure, with None as leaves.
 
     Raises:
         TaacError: the function depends on the values of tensors.
@@ -185,8 +188,7 @@ def trace(
 def compile_graph(graph: Any, leaves: list[torch.Tensor], parts: int | None) -> Callable[..., list[Any]]:
     """Compiles the graph for tensors like `leaves`, without the guards that `torch.compile` would check at each call.
 
-    Args:
-        parts: as in `CompiledFunction`.
+    `parts` is as in `CompiledFunction`.
     """
     import torch._inductor.config as settings  # here, because it takes a second and most runs compile nothing
 
@@ -214,11 +216,7 @@ def find_compiler() -> str | None:
 
 
 def check_compiler() -> None:
-    """Compiles a sum, to check that compilation works here.
-
-    Raises:
-        TaacError: it does not.
-    """
+    """Compiles a sum, to check that compilation works here; says what it needs if it does not."""
     try:
         CompiledFunction(lambda x: x + 1, torch.nn.Module())(torch.zeros(2))
     except TaacError as error:
@@ -255,9 +253,57 @@ def _name(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__qualname__", type(fn).__name__)
 
 
-def first_line(error: BaseException) -> str:
-    """Returns the type and the first line of an error, or of the one that torch's compiler wraps."""
-    while isinstance(getattr(error, "inner_exception", None), BaseException):
-        error = error.inner_exception  # type: ignore[attr-defined]
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+def compile_ahead(calls: Sequence[tuple[Callable[..., Nest], tuple[Nest, ...]]]) -> Callable[[Callable[[], bool]], None]:
+    """Begins to compile functions, given with arguments like those of their first calls, in another process.
+
+    The calls wait for it; nothing else depends on how long that takes. A forked process can hang, on a lock that a thread of this
+    one held; it is ended after `LONGEST`. Does nothing where a process cannot be forked safely: outside Linux, or where torch
+    computes with several threads. Functions that are not `CompiledFunction`s are left out.
+
+    Returns:
+        What waits for that process, or ends it as soon as the function that it is given returns true.
+    """
+    worker = _Worker()
+    if sys.platform == "linux" and torch.get_num_threads() == 1:
+        traced = [fn.trace_ahead(args, worker.wait) for fn, args in calls if isinstance(fn, CompiledFunction)]
+        worker.start([compile for compile in traced if compile is not None])
+    return worker.wait
+
+
+class _Worker:
+    """A process that calls functions for what they leave on the disk."""
+
+    def __init__(self) -> None:
+        self._process: Any = None
+
+    def __deepcopy__(self, memo: Any) -> _Worker:
+        return self  # a copy of a function waits for the same process
+
+    def start(self, functions: Sequence[Callable[[], object]]) -> None:
+        if not functions:
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads, whose locks `_run` does not take
+            self._process = multiprocessing.get_context("fork").Process(target=_run, args=(functions,), daemon=True)
+            self._process.start()
+
+    def wait(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Waits for the process, or ends it as soon as `stop` returns true."""
+        if self._process is None:
+            return
+        deadline = time.monotonic() + LONGEST
+        while not connection.wait([self._process.sentinel], 0.1):  # no exit code is ever known where SIGCHLD is ignored
+            if stop() or time.monotonic() > deadline:
+                self._process.kill()
+                break
+        self._process.join()
+        self._process = None
+
+
+def _run(functions: Sequence[Callable[[], object]]) -> None:
+    for number in INTERRUPTIONS:  # the run's own handlers would say that it stops
+        signal.signal(number, signal.SIG_DFL)
+    die_with_parent(signal.SIGKILL)
+    with contextlib.suppress(Exception):  # what cannot be compiled is reported by the call
+        for function in functions:
+            function()

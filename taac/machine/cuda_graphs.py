@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from taac.errors import first_line
+
 Program = Callable[..., list[Any]]  # maps tensors to tensors, or None
 
 WARM_UPS = 3  # runs before the capture, in which libraries allocate and choose what they keep
@@ -19,25 +21,15 @@ MOST_CAPTURES = 8
 _gpu: Any = torch.cuda
 
 
-def captured(
-    make: Callable[[list[torch.Tensor]], Program],
-    graph: torch.fx.GraphModule,
-    inputs: list[torch.Tensor],
-    fixed: int = 0,
-) -> Program:
+def captured(make: Callable[[list[torch.Tensor]], Program], graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Program:
     """Returns a program for tensors like `inputs`; on a GPU it is a `CudaGraph`, else what `make` returns.
 
-    Args:
-        make: compiles the program for tensors of the strides that it is given.
-        graph: what the program computes.
-        inputs: its arguments at the first call.
-        fixed: how many of these, the first, are the same tensors at each call, and are changed only in place.
+    `make` compiles the program, which computes `graph`, for tensors of the strides that it is given.
     """
-    return CudaGraph(make, graph, inputs, fixed) if on_gpu(inputs) else make(inputs)
+    return CudaGraph(make, graph, inputs) if on_gpu(inputs) else make(inputs)
 
 
 def on_gpu(tensors: Sequence[torch.Tensor]) -> bool:
-    """Returns whether there is a tensor on a GPU."""
     return any(tensor.device.type == "cuda" for tensor in tensors)
 
 
@@ -53,24 +45,18 @@ class CudaGraph:
     ATen/cuda/CUDAGeneratorImpl.h), a replay starts where the default generator stands and then moves it by as much. A saved and
     restored state of the generator should therefore go on exactly.
 
-    Where the program cannot be captured, a warning says why, and it runs as it is. This was never run on a GPU; what a failed
-    capture leaves behind there is not known.
+    Where the program cannot be captured, a warning says why, and it runs as it is. What a failed capture leaves behind on a GPU
+    is not known.
 
     Args:
-        make, graph, inputs, fixed: as in `captured`.
+        make, graph, inputs: as in `captured`.
     """
 
-    def __init__(
-        self,
-        make: Callable[[list[torch.Tensor]], Program],
-        graph: torch.fx.GraphModule,
-        inputs: list[torch.Tensor],
-        fixed: int = 0,
-    ):
-        self._device, self._fixed = inputs[-1].device, fixed
-        self._own = [torch.empty_like(tensor).copy_(tensor) for tensor in inputs[fixed:]]
+    def __init__(self, make: Callable[[list[torch.Tensor]], Program], graph: torch.fx.GraphModule, inputs: list[torch.Tensor]):
+        self._device = inputs[-1].device
+        self._own = [torch.empty_like(tensor).copy_(tensor) for tensor in inputs]
         self._read = tensors_read(graph)
-        self._run = make([*inputs[:fixed], *self._own])
+        self._run = make(self._own)
         self._graph: Any = None  # None: runs without
         self._results: list[Any] = []
         self._addresses: list[int] = []
@@ -78,15 +64,15 @@ class CudaGraph:
         if elsewhere := next((name for name, device in places(graph) if device != self._device), None):
             self._go_without(f"it computes '{elsewhere}' on another device")
         else:
-            self._capture(inputs)
+            self._capture()
 
     @torch.no_grad()
     def __call__(self, *inputs: torch.Tensor) -> list[Any]:
-        if self._graph is not None and self._addresses != self._addresses_of(inputs):
-            self._capture(inputs)
-        copy(inputs[self._fixed :], self._own)
+        if self._graph is not None and self._addresses != [tensor.data_ptr() for tensor in self._read]:
+            self._capture()
+        copy(inputs, self._own)
         if self._graph is None:
-            results = self._run(*inputs[: self._fixed], *self._own)
+            results = self._run(*self._own)
         else:
             self._graph.replay()
             results = self._results
@@ -96,16 +82,12 @@ class CudaGraph:
         copied = iter(copies)
         return [None if result is None else next(copied) for result in results]
 
-    def _addresses_of(self, inputs: Sequence[torch.Tensor]) -> list[int]:
-        return [tensor.data_ptr() for tensor in (*self._read, *inputs[: self._fixed])]
-
-    def _capture(self, inputs: Sequence[torch.Tensor]) -> None:
+    def _capture(self) -> None:
         self._graph, self._results = None, []
-        self._addresses, self._captures = self._addresses_of(inputs), self._captures + 1
+        self._addresses, self._captures = [tensor.data_ptr() for tensor in self._read], self._captures + 1
         if self._captures > MOST_CAPTURES:
             self._go_without(f"tensors that it reads have moved {MOST_CAPTURES} times")
             return
-        arguments = [*inputs[: self._fixed], *self._own]
         random_numbers = _gpu.get_rng_state(self._device)
         before = [tensor.clone() for tensor in self._read]
         graph, side = _gpu.CUDAGraph(), _gpu.Stream(self._device)
@@ -113,14 +95,14 @@ class CudaGraph:
         try:
             with torch.no_grad(), _gpu.device(self._device), _gpu.stream(side):
                 for _ in range(WARM_UPS):
-                    self._run(*arguments)
+                    self._run(*self._own)
                 copy(before, self._read)
                 try:  # other threads, such as those that write summaries, may use the GPU meanwhile
                     with _gpu.graph(graph, stream=side, capture_error_mode="thread_local"):
-                        self._results = self._run(*arguments)
+                        self._results = self._run(*self._own)
                     self._graph = graph
                 except Exception as error:
-                    self._go_without(f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
+                    self._go_without(first_line(error))
         finally:
             _gpu.current_stream(self._device).wait_stream(side)
             _gpu.set_rng_state(random_numbers, self._device)

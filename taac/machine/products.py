@@ -53,8 +53,7 @@ def mixed_precision(kind: str, device: torch.device) -> contextlib.AbstractConte
 def resolve(kind: Products, device: torch.device, compiled: bool = False) -> str:
     """Replaces "auto" by the product with float32 accuracy for a device and processor. Checks any other kind and returns it.
 
-    Args:
-        compiled: whether the update is compiled, which "bfloat16x6" and "bfloat16x3" require.
+    "bfloat16x6" and "bfloat16x3" require a compiled update.
 
     Raises:
         TaacError: the name is unknown, or the product is not available or, for "onednn", not exact.
@@ -71,7 +70,6 @@ def resolve(kind: Products, device: torch.device, compiled: bool = False) -> str
 
 
 def available(kind: str, device: torch.device, compiled: bool = False) -> bool:
-    """Whether a kind of product can be used."""
     return _missing(kind, device, compiled) is None
 
 

@@ -44,11 +44,7 @@ def use_program_cache() -> None:
 
 
 def check_named_folder() -> None:
-    """Refuses a folder that the environment names and that cannot be made: torch makes it for the first optimizer in any case.
-
-    Raises:
-        TaacError: names the variable, which torch's own error does not.
-    """
+    """Refuses a folder that the environment names and that cannot be made: torch makes it for the first optimizer in any case."""
     try:
         if named := os.environ.get(VARIABLE):
             os.makedirs(named, exist_ok=True)
@@ -60,7 +56,6 @@ def check_named_folder() -> None:
 
 
 def own_folder() -> Path:
-    """Returns the folder that is used where the environment names none."""
     try:
         user = getpass.getuser()
     except (KeyError, ImportError, OSError):  # a container's user without a name

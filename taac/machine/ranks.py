@@ -40,11 +40,7 @@ class Ranks:
         return self.number == 0
 
     def share(self, name: str, total: int) -> int:
-        """Returns each rank's part of a number.
-
-        Raises:
-            TaacError: it cannot be divided.
-        """
+        """Returns each rank's part of a number. Refuses one that cannot be divided."""
         if total % self.count:
             raise TaacError(
                 f"{name} {total} is the number over all ranks, and {total} cannot be divided by {self.count} ranks: bind a "
@@ -60,12 +56,36 @@ class Ranks:
     def averaging(self, parameters: Sequence[torch.nn.Parameter]) -> Iterator[dict[torch.nn.Parameter, torch.Tensor]]:
         """Yields a dict that holds the means of gradients by `torch.autograd.grad` in the context, when that has ended.
 
-        It holds those that were sent in the context; none without `overlap`, nor in the first context with it.
-
-        Args:
-            parameters: the same in each call, with gradients from one backward pass, or from several one after another.
+        It holds those that were sent in the context: none without `overlap`, nor in the first context with it. The parameters are
+        the same in each call, with gradients from one backward pass, or from several one after another.
         """
         yield {}
+
+    def average_update(
+        self,
+        parameters: Sequence[torch.nn.Parameter],
+        early: Mapping[torch.nn.Parameter, torch.Tensor],
+        loss: torch.Tensor,
+        total: torch.Tensor,
+        extra: dict[str, torch.Tensor],
+        statistics: dict[str, torch.Tensor],
+    ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Averages the parameters' gradients, and scalars, over the ranks in one message; returns the scalars.
+
+        The mean of the gradients of equal parts of a batch is the gradient of the whole batch's mean loss. A number that is not
+        finite in one rank is not finite in any. `early` holds the means of gradients that were sent before; see `averaging`.
+        """
+        if self.count == 1:
+            return loss, total, extra, statistics
+        for parameter, mean in early.items():
+            parameter.grad = mean
+        own = [parameter for parameter in parameters if parameter.grad is not None and parameter not in early]
+        gradients = [parameter.grad for parameter in own if parameter.grad is not None]
+        averaged = self.average([*gradients, loss, total, *extra.values(), *statistics.values()])
+        for parameter in own:
+            parameter.grad = averaged.pop(0)
+        loss, total, *values = averaged
+        return loss, total, dict(zip(extra, values)), dict(zip(statistics, values[len(extra) :]))
 
     def stack(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """Returns the tensors of all ranks, in their order."""
@@ -74,14 +94,10 @@ class Ranks:
     def copy_first(self, tensors: Sequence[torch.Tensor]) -> None:
         """Copies the first rank's values into the tensors of all ranks."""
 
-    def exchange(
-        self, failure: Exception | None, numbers: Sequence[int] = ()
-    ) -> tuple[list[int], Exception | None]:
+    def exchange(self, failure: Exception | None, numbers: Sequence[int] = ()) -> tuple[list[int], Exception | None]:
         """Waits until all ranks call this; returns the sum of each number over the ranks, and a failure if one has failed.
 
-        Args:
-            failure: what failed in this rank; None: nothing.
-            numbers: the same count of them in each rank.
+        `failure` is what failed in this rank; None: nothing. Each rank gives as many numbers.
         """
         return list(numbers), failure
 
@@ -99,9 +115,6 @@ class Ranks:
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """Ends when all ranks have ended it. If it fails in one, it fails in all.
-
-        Raises:
-            RankLost: a rank has ended.
         """
         failure: Exception | None = None
         try:
@@ -114,15 +127,7 @@ class Ranks:
             raise found
 
     def check_identical(self, tensors: Mapping[str, torch.Tensor], when: str) -> None:
-        """Checks that tensors have the same bits in all ranks.
-
-        Args:
-            tensors: by name.
-            when: begins the message.
-
-        Raises:
-            TaacError: they differ. The message names the first that does.
-        """
+        """Checks that tensors, by name, have the same bits in all ranks. If not, the message names the first that differs."""
         found = self.gather({name: _digest(tensor) for name, tensor in tensors.items()} if self.count > 1 else {})
         for number, theirs in enumerate(found):
             if differ := [name for name, digest in found[0].items() if theirs.get(name) != digest]:
@@ -207,9 +212,7 @@ class JoinedRanks(Ranks):
             for tensor in tensors:
                 torch.distributed.broadcast(tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor, 0)
 
-    def exchange(
-        self, failure: Exception | None, numbers: Sequence[int] = ()
-    ) -> tuple[list[int], Exception | None]:
+    def exchange(self, failure: Exception | None, numbers: Sequence[int] = ()) -> tuple[list[int], Exception | None]:
         told = torch.tensor([*numbers, failure is not None], dtype=torch.int64)
         with self._reaching():
             torch.distributed.all_reduce(told)
@@ -255,11 +258,8 @@ ALONE = Ranks()
 def join(overlap: bool = False, timeout: float = TIMEOUT) -> Ranks:
     """Joins the processes that `torchrun` started with this one; returns `ALONE` if it started none.
 
-    They talk through gloo about what is in memory, and through NCCL about what is on a GPU.
-
-    Args:
-        overlap: whether gradients are sent while others are computed.
-        timeout: seconds after which a rank that others wait for is lost.
+    They talk through gloo about what is in memory, and through NCCL about what is on a GPU. With `overlap`, gradients are sent
+    while others are computed. A rank that others wait for is lost after `timeout` seconds.
 
     Raises:
         RankLost: the others cannot be reached.

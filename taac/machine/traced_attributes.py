@@ -18,16 +18,16 @@ _LEFT_OUT = (torch.Tensor, torch.nn.Module, Unwatched, type, types.FunctionType,
 _OF_MODULES = {*torch.nn.Module().__dict__} - {"training"}
 
 
-def _walk(owner: Any, path: str, seen: set[int]) -> Iterator[tuple[Any, str, Any, str]]:
-    """Yields the attributes of an object and of those that it holds: owner, name, value and path. Modules' own are left out."""
+def _walk(owner: Any, seen: set[int]) -> Iterator[tuple[Any, str, Any]]:
+    """Yields the attributes of an object and of those that it holds: owner, name and value. Modules' own are left out."""
     if id(owner) in seen:
         return
     seen.add(id(owner))
     for key, value in owner.__dict__.items():
         if key not in _OF_MODULES:
-            yield owner, key, value, f"{path}.{key}"
+            yield owner, key, value
             if hasattr(value, "__dict__") and not isinstance(value, _LEFT_OUT):
-                yield from _walk(value, f"{path}.{key}", seen)
+                yield from _walk(value, seen)
 
 
 def parts(module: torch.nn.Module) -> Iterator[Any]:
@@ -35,7 +35,7 @@ def parts(module: torch.nn.Module) -> Iterator[Any]:
     seen: set[int] = set()
     for part in module.modules():
         yield part
-        for _, _, value, _ in _walk(part, "", seen):
+        for _, _, value in _walk(part, seen):
             if hasattr(value, "__dict__") and not isinstance(value, _LEFT_OUT):
                 yield value
 
@@ -51,11 +51,12 @@ class TracedAttributes:
         self._held: list[tuple[dict[str, Any], str, Any, str]] = [
             (owner.__dict__, key, value, f"{type(owner).__name__}.{key}")
             for part in module.modules()
-            for owner, key, value, _ in _walk(part, "", seen)
+            for owner, key, value in _walk(part, seen)
             if not isinstance(value, _LEFT_OUT)
             and (hasattr(value, "__dict__") or value is None or isinstance(value, _SCALARS))
         ]
-        self._owners, self._names = [attributes for attributes, *_ in self._held], [key for _, key, *_ in self._held]
+        self._owners = [attributes for attributes, *_ in self._held]
+        self._names = [key for _, key, *_ in self._held]
         self._values = [value for _, _, value, _ in self._held]
 
     def changed(self) -> str | None:

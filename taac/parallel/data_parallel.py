@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from taac.acting.collecting import Collecting
 from taac.acting.evaluation import Evaluation, Evaluator
-from taac.acting.random_numbers import RANKS, derived_seed, seed_generators
+from taac.acting.random_numbers import RANKS, derived_seed
 from taac.algorithms.agent import Agent
 from taac.errors import RankLost, TaacError
 from taac.learning.learner import Learner
@@ -29,18 +29,8 @@ def own_seed(seed: int, ranks: Ranks) -> int:
     return seed if ranks.count == 1 else derived_seed(seed, RANKS, ranks.number)
 
 
-def seed_own(seed: int, ranks: Ranks) -> None:
-    """Seeds this rank's random numbers. Call it when the networks, which all ranks have in common, have been initialised."""
-    if ranks.count > 1:
-        seed_generators(own_seed(seed, ranks))
-
-
 def check_supported(agent: Agent, demonstrations: str | None) -> None:
-    """Refuses what several ranks cannot train.
-
-    Raises:
-        TaacError: says what, and why.
-    """
+    """Refuses what several ranks cannot train; says what, and why."""
     refusal = "several ranks cannot train one run with"
     if agent.signals:
         names = ", ".join(type(signal).__name__ for signal in agent.signals)
@@ -62,17 +52,9 @@ class Transitions(Protocol):
 
 
 class DataParallel:
-    """What the ranks of a run do together.
+    """What the ranks of a run do together. The counts of collector and update ratio are summed over them."""
 
-    Args:
-        ranks: the processes that train the run.
-        collector, update_ratio: hold the counts that are summed over ranks.
-        learner, evaluator: the other parts that have the same state in all ranks.
-    """
-
-    def __init__(
-        self, ranks: Ranks, learner: Learner, collector: Collecting, update_ratio: Transitions, evaluator: Evaluator
-    ):
+    def __init__(self, ranks: Ranks, learner: Learner, collector: Collecting, update_ratio: Transitions, evaluator: Evaluator):
         self.ranks, self._learner, self._agent = ranks, learner, learner.agent
         self._collector, self._update_ratio, self._evaluator = collector, update_ratio, evaluator
         self._stop: Callable[[], bool] = lambda: False
@@ -81,7 +63,6 @@ class DataParallel:
 
     @property
     def alone(self) -> bool:
-        """Whether there is only one rank."""
         return self.ranks.count == 1
 
     # Beginning -------------------------------------------------------------------------------------------------------
@@ -108,8 +89,7 @@ class DataParallel:
     def begin(self, stop: Callable[[], bool]) -> None:
         """Gives all ranks the parameters of the first, and the same programs. Call it before training.
 
-        Args:
-            stop: returns whether this rank has been told to stop.
+        `stop` returns whether this rank has been told to stop.
         """
         self._stop, self._begun = stop, True
         if self.alone:
@@ -126,11 +106,7 @@ class DataParallel:
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
-        """Adds up what all ranks collect in the context, when all have left it. A rank that fails there fails all.
-
-        Raises:
-            RankLost: a rank has ended.
-        """
+        """Adds up what all ranks collect in the context, when all have left it. A rank that fails there fails all."""
         if self.alone:
             yield
             return
@@ -141,7 +117,9 @@ class DataParallel:
             failure = error
         own = [now - then for now, then in zip(self._counts(), before)]
         (*sums, told_to_stop), found = self.ranks.exchange(failure, [*own, self._stop()])
-        self._set_counts([then + taken for then, taken in zip(before, sums)])
+        steps, decisions, episodes, transitions = (then + taken for then, taken in zip(before, sums))
+        self._collector.env_steps, self._collector.decisions, self._collector.episodes = steps, decisions, episodes
+        self._update_ratio.transitions = transitions
         self._agreed = self._agreed or told_to_stop > 0
         self._agent.merge_observations(self.ranks)
         if found is not None:
@@ -150,10 +128,6 @@ class DataParallel:
     def _counts(self) -> list[int]:
         collector = self._collector
         return [collector.env_steps, collector.decisions, collector.episodes, self._update_ratio.transitions]
-
-    def _set_counts(self, counts: list[int]) -> None:
-        collector = self._collector
-        collector.env_steps, collector.decisions, collector.episodes, self._update_ratio.transitions = counts
 
     def agreed(self, value: str | None) -> str | None:
         """Returns the value of the first rank that has one."""
@@ -185,10 +159,5 @@ class DataParallel:
         return found or theirs
 
     def check_identical(self) -> None:
-        """Checks that all ranks hold the same parameters and statistics.
-
-        Raises:
-            TaacError: they do not; names the first tensor that differs.
-        """
-        when = f"after {self._collector.env_steps} environment steps"
-        self.ranks.check_identical(self._agent.state_dict(), when)
+        """Refuses to go on if ranks hold different parameters or statistics; names the first tensor that differs."""
+        self.ranks.check_identical(self._agent.state_dict(), f"after {self._collector.env_steps} environment steps")

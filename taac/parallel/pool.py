@@ -1,4 +1,7 @@
-"""N collectors as the learner sees them: starts them, orders frames from them, and replaces those that are lost."""
+"""N collectors as the learner sees them: starts them, orders frames from them, and replaces those that are lost.
+
+Checkpoints hold collectors as tensors, numbers and lists.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,41 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 
-from taac.acting.random_numbers import COLLECTORS
+from taac import nest
+from taac.acting import collecting
+from taac.acting.random_numbers import COLLECTORS, derived_seed
+from taac.data_structures import Nest
 from taac.errors import EnvironmentFailed, TaacError
 from taac.parallel import worker
-from taac.parallel.channels import Channel, Lost
+from taac.runs.files import Damaged
 from taac.runs.terminal import warn_user
 
 START = 60.0  # seconds that a process may take to start, besides those for a frame
+
+
+class Lost(Exception):
+    """A collector is gone, or does not answer. The message says why."""
+
+
+class Channel(Protocol):
+    """A collector of its own, which answers every message by one reply, in order; see `worker.Answers`."""
+
+    def send(self, message: bytes) -> None:
+        """Sends a message, without waiting until the collector reads it. Raises `Lost` if the collector is gone."""
+
+    def receive(self, timeout: float | None) -> bytes:
+        """Returns the next reply. Raises `Lost` if the collector is gone, or sends none within `timeout` seconds (None: ever)."""
+
+    def hang_up(self) -> None:
+        """Tells the collector to end, and does not wait for it. What it has not answered is dropped."""
+
+    def close(self) -> None:
+        """Ends the collector, whatever it is doing."""
 
 
 @dataclass
@@ -38,14 +65,47 @@ class Remote:
         return self.asked + len(self.pending)
 
     def send(self, message: bytes) -> None:
-        """Sends a message; see `Channel`."""
         assert self.channel is not None
         self.channel.send(message)
 
     def close(self) -> None:
-        """Ends it."""
         if self.channel is not None:
             self.channel.close()
+
+    def state_dict(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Returns the collector for a checkpoint, from its own `state`, as `Worker.state` returned it."""
+        pending = [
+            {
+                **frame._asdict(), "info": _tensors(frame.info), "reached": _tensors(frame.reached),
+                "ended": [collecting.plain(episode) for episode in frame.ended],
+            }
+            for frame in self.pending
+        ]  # fmt: skip
+        return {"worker": state, "generation": self.generation, "held": _tensors(self.held), "pending": pending}
+
+    def load_state_dict(self, state: dict[str, Any], time_step: Nest, info: Nest, num_envs: int) -> None:
+        """Restores `state_dict`, but for the collector's own state, given specs of both and the number of its environments.
+
+        Raises:
+            Damaged: its frames do not fit.
+        """
+        self.generation = int(state["generation"])
+        self.held = _arrays(state["held"], time_step, num_envs)
+        for kept in state["pending"]:
+            leaves = {"info": _arrays(kept["info"], info, num_envs), "reached": _arrays(kept["reached"], time_step, num_envs)}
+            ended = [collecting.episode(one) for one in kept["ended"]]
+            self.pending.append(worker.Frame(**{**kept, **leaves, "ended": ended}))
+
+
+def _tensors(leaves: list[np.ndarray]) -> list[torch.Tensor]:
+    return [torch.from_numpy(np.array(leaf)) for leaf in leaves]
+
+
+def _arrays(leaves: list[torch.Tensor], like: Nest, num_envs: int) -> list[np.ndarray]:
+    expected = [(spec.dtype, [num_envs, *spec.shape]) for spec in nest.flatten(like)]
+    if (given := [(leaf.dtype, list(leaf.shape)) for leaf in leaves]) != expected:
+        raise Damaged(f"it holds frames of another kind: {given}, expected {expected}")
+    return [leaf.numpy() for leaf in leaves]
 
 
 class CollectorPool:
@@ -83,10 +143,7 @@ class CollectorPool:
         return self.remotes[0].channel is not None
 
     def begin(self, states: Sequence[dict[str, Any] | None] = ()) -> None:
-        """Starts all collectors.
-
-        Args:
-            states: of earlier ones, as `state` returned them; None, or none at all, begins new episodes.
+        """Starts all collectors with the states of earlier ones, as `state` returned them. Without them, new episodes begin.
 
         Raises:
             EnvironmentFailed: one of them cannot begin. It is not replaced, because another one could not either.
@@ -96,7 +153,9 @@ class CollectorPool:
             for remote, state in zip(self.remotes, given, strict=True):
                 self._launch(remote, state)
             for remote, state in zip(self.remotes, given):
-                reached = self._receive(remote, START, 1 + _repeated(state))  # the leaves of its first time step
+                running = None if state is None else state["collector"]["running"]  # whose longest episode it repeats
+                repeated = max((len(actions[0]) for actions in running["actions"]), default=0) if running else 0
+                reached = self._receive(remote, START, 1 + repeated)  # the leaves of its first time step
                 remote.held = remote.held or reached
         except Lost as why:
             raise EnvironmentFailed(
@@ -105,11 +164,7 @@ class CollectorPool:
             ) from why
 
     def order(self, remotes: Sequence[Remote], message: Callable[[bool], bytes]) -> None:
-        """Orders a frame from each of some collectors.
-
-        Args:
-            message: returns an order, called with whether it must hold the parameters.
-        """
+        """Orders a frame from each of some collectors, by a `message` that is made with or without the parameters."""
         messages: dict[bool, bytes] = {}
         for remote in remotes:
             if remote.informed not in messages:
@@ -122,9 +177,7 @@ class CollectorPool:
             remote.asked, remote.informed = remote.asked + 1, True
 
     def take(self, remote: Remote) -> worker.Frame:
-        """Returns the next frame of a collector.
-
-        A collector that is lost is replaced. Its frame then ends its episodes where they were last seen.
+        """Returns a collector's next frame. One that is lost is replaced; its frame ends its episodes where they were last seen.
 
         Raises:
             EnvironmentFailed: too many have been replaced.
@@ -162,8 +215,7 @@ class CollectorPool:
         self.remotes = [Remote(remote.number) for remote in self.remotes]
 
     def _launch(self, remote: Remote, state: dict[str, Any] | None) -> None:
-        seeds = np.random.SeedSequence([self._seed, COLLECTORS, remote.number, remote.generation])
-        plan = self._plan(int(seeds.generate_state(1)[0] % 2**31))
+        plan = self._plan(derived_seed(self._seed, COLLECTORS, remote.number, remote.generation))
         remote.channel, remote.asked, remote.informed = self._start(f"taac collector {remote.number}"), 0, False
         remote.send(worker.message(worker.BEGIN, plan, state))
 
@@ -186,9 +238,7 @@ class CollectorPool:
         while True:
             remote.close()
             self._check_replacements(f"collector {remote.number}: {why}")
-            warn_user(
-                f"collector {remote.number}: {why}; replaced it: its running episodes were truncated, and new ones begin"
-            )
+            warn_user(f"collector {remote.number}: {why}; replaced it: its running episodes were truncated, and new ones begin")
             remote.generation, times = remote.generation + 1, times + 1
             info = self._lost_info(remote.pending[-1].reached if remote.pending else remote.held)
             try:
@@ -207,9 +257,3 @@ class CollectorPool:
                 f"RemoteCollector.max_replacements = {self._max_replacements} allows no more"
             )
         self._replaced_at.append(now)
-
-
-def _repeated(state: dict[str, Any] | None) -> int:
-    """Returns the number of frames that a collector repeats when it begins with a state: those of its longest running episode."""
-    running = None if state is None else state["collector"]["running"]
-    return max((len(actions[0]) for actions in running["actions"]), default=0) if running else 0

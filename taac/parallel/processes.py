@@ -11,12 +11,11 @@ import signal
 import sys
 import threading
 from multiprocessing.connection import Connection
-from types import FrameType
 from typing import Any
 
 from taac.environments.workers import exit_reason
 from taac.machine.processes import INTERRUPTIONS, interruptions_held
-from taac.parallel.channels import Lost
+from taac.parallel.pool import Lost
 from taac.parallel.worker import Answers
 
 PATIENCE = 2.0  # seconds that a collector has to end by itself
@@ -27,9 +26,6 @@ class ProcessChannel:
 
     The process ends when its end of the pipe is closed, so it cannot outlive the learner. A thread writes the messages: a process
     that hangs reads none, and a pipe takes less than the parameters of most networks.
-
-    Args:
-        name: of the process.
     """
 
     def __init__(self, name: str):
@@ -90,14 +86,14 @@ def _context() -> Any:
 def serve(connection: Connection, variables: dict[str, str]) -> None:
     """Answers the messages of a pipe until its other end is closed. Runs in the collector's process.
 
-    Args:
-        connection: this end of the pipe.
-        variables: the learner's environment variables. The process that this one was forked from may be older than some.
+    `variables` are the learner's environment variables. The process that this one was forked from may be older than some.
     """
     os.environ.clear()
     os.environ.update(variables)
-    for number in INTERRUPTIONS:  # handled, not ignored: programs that an environment starts would inherit that
-        signal.signal(number, _no_matter)
+    # Signals do nothing, because the learner, which they may have reached too, still needs the running episodes. They are
+    # handled, not ignored: programs that an environment starts would inherit that.
+    for number in INTERRUPTIONS:
+        signal.signal(number, lambda *_: None)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTIONS)
     inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -111,10 +107,6 @@ def serve(connection: Connection, variables: dict[str, str]) -> None:
             break
     answers.close()
     os._exit(0)
-
-
-def _no_matter(number: int, frame: FrameType | None) -> None:
-    """Does nothing: the learner, which the same signal may have reached, still needs the running episodes."""
 
 
 def _read(connection: Connection, inbox: queue.SimpleQueue[bytes | None], over: threading.Event) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from taac.campaigns.launchers.ray_cluster import connected
-from taac.parallel.channels import Lost
+from taac.errors import first_line
+from taac.parallel.pool import Lost
 from taac.parallel.worker import Answers
 from taac.runs.terminal import warn_user
 
@@ -36,12 +37,7 @@ class Actor(Answers):
 
 
 class ActorChannel:
-    """A collector as an actor of one CPU. Ray ends it when the learner's process ends.
-
-    Args:
-        ray: the module, connected to a cluster.
-        name: for messages.
-    """
+    """A collector as an actor of one CPU. Ray ends it when the learner's process ends."""
 
     def __init__(self, ray: Any, name: str):
         self._ray, self._name = ray, name
@@ -58,8 +54,7 @@ class ActorChannel:
         except self._ray.exceptions.GetTimeoutError as error:
             raise Lost(f"it did not answer within {timeout:g} s") from error
         except self._ray.exceptions.RayError as error:
-            told = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-            raise Lost(f"{type(error).__name__}: {told}") from error
+            raise Lost(first_line(error)) from error
         self._replies.popleft()
         return reply
 

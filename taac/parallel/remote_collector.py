@@ -11,17 +11,16 @@ import numpy as np
 import torch
 
 from taac import nest, specs
-from taac.acting.collecting import Collecting, Frames
+from taac.acting.collecting import Collecting, Frames, experience_spec
 from taac.acting.explorers import Explorer
 from taac.algorithms.agent import Agent
 from taac.configuration import gin_state
 from taac.data_structures import FIRST, LAST, Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
-from taac.errors import EnvironmentFailed, TaacError
+from taac.errors import EnvironmentFailed, TaacError, refuse_below
 from taac.learning.learner import Learner
-from taac.parallel import saved, worker
-from taac.parallel.channels import Channel
-from taac.parallel.pool import CollectorPool
+from taac.parallel import worker
+from taac.parallel.pool import Channel, CollectorPool
 from taac.parallel.processes import ProcessChannel
 from taac.runs.files import Damaged
 
@@ -57,9 +56,6 @@ class RemoteCollector(Collecting):
         max_replacements: greatest number of collectors that are replaced within `replacement_window` seconds. One is replaced
             when its process dies, does not answer, or its environment fails. Its running episodes are truncated.
         replacement_window: see there.
-
-    Raises:
-        TaacError: an argument is out of range, or the environments cannot be shared equally.
     """
 
     def __init__(
@@ -84,11 +80,19 @@ class RemoteCollector(Collecting):
         replacement_window: float = 3600.0,
     ):
         super().__init__(environment, agent, replay, signal_returns)
-        _check(number, environment.num_envs, frames_ahead, updates_per_broadcast, timeout, max_replacements)
+        if number < 1 or environment.num_envs % number:
+            fitting = max(1, number) * max(1, environment.num_envs // max(1, number))
+            raise TaacError(
+                f"create_experiment.collectors = {number} must divide create_environment.num_envs = {environment.num_envs}, "
+                f"because collectors have equally many environments: --set num_envs={fitting}, for example"
+            )
+        refuse_below(0, "RemoteCollector", frames_ahead=frames_ahead, max_replacements=max_replacements)
+        refuse_below(1, "RemoteCollector", updates_per_broadcast=updates_per_broadcast)
+        if timeout is not None and not timeout > 0:
+            raise TaacError(f"RemoteCollector.timeout must be above 0 seconds, or None, got {timeout}")
         self._share, self.explorer, self._learner = environment.num_envs // number, explorer, learner
         self.frames_ahead, self.updates_per_broadcast = frames_ahead, updates_per_broadcast
-        self._like = specs.time_step_spec(environment.observation_spec, environment.action_spec, environment.reward_dim)
-        self._info_like = self._info_spec()
+        self._like, self._info_like = experience_spec(environment, agent)
         self._parameters: worker.Arrays = {}  # of the last broadcast
         self._version: int | None = None  # updates in them; None before the first
         self._given_up = False
@@ -123,7 +127,6 @@ class RemoteCollector(Collecting):
             self.pool.begin()
 
     def _row(self) -> TimeStep:
-        """Returns the time step `[B, ...]` that is acted at next."""
         return nest.pack_like(self._like, _joined([remote.held for remote in self.pool.remotes]))
 
     def _info(self, of_each: list[list[np.ndarray]]) -> Nest:
@@ -179,13 +182,6 @@ class RemoteCollector(Collecting):
 
     # Failures --------------------------------------------------------------------------------------------------------
 
-    def _info_spec(self) -> Nest:
-        """Returns the specs of a collector's `info`."""
-        with torch.random.fork_rng(devices=[]):
-            time_step = specs.blank(self._like, self._share, device=self.agent.device)
-            info = self.agent.unobserved_random_step(time_step, self.agent.initial_state(self._share)).info
-        return nest.map_structure(specs.spec_of, info)
-
     def _lost_info(self, held: list[np.ndarray]) -> list[np.ndarray]:
         """Returns the leaves of the `info` at a time step that ends episodes of which nobody knows the policy's state any more.
 
@@ -204,8 +200,7 @@ class RemoteCollector(Collecting):
         return [leaf.numpy() for leaf in (told if fits else zeros)]
 
     def restart(self, failure: EnvironmentFailed, stopping: Callable[[], bool] = lambda: False) -> None:
-        """Raises the failure: what can be replaced has been replaced by then."""
-        raise failure
+        raise failure  # what can be replaced has been replaced by then
 
     def give_up(self) -> None:
         if not self._given_up and all(remote.held for remote in self.pool.remotes):
@@ -226,7 +221,7 @@ class RemoteCollector(Collecting):
             return None
         self._begin()
         return {
-            "collectors": [saved.remote(self.pool.state(remote), remote) for remote in self.pool.remotes],
+            "collectors": [remote.state_dict(self.pool.state(remote)) for remote in self.pool.remotes],
             "parameters": {name: torch.from_numpy(array) for name, array in self._parameters.items()},
             "version": self._version,
             "staleness": list(self._staleness),
@@ -245,9 +240,7 @@ class RemoteCollector(Collecting):
         self._version = None if running["version"] is None else int(running["version"])
         self._staleness = list(map(int, running.get("staleness", ())))  # earlier checkpoints lack it
         for remote, state in zip(remotes, running["collectors"]):
-            remote.generation = int(state["generation"])
-            remote.held, pending = saved.frames(state, self._like, self._info_like, self._share)
-            remote.pending.extend(pending)
+            remote.load_state_dict(state, self._like, self._info_like, self._share)
         self.pool.begin([state["worker"] for state in running["collectors"]])
 
 
@@ -266,22 +259,3 @@ def _launcher(launcher: str, address: str, number: int) -> Callable[[str], Chann
     ray = ray_actors.connected(address)
     ray_actors.tell_if_they_wait(ray, number)
     return functools.partial(ray_actors.ActorChannel, ray)
-
-
-def _check(
-    number: int, num_envs: int, ahead: int, updates: int, timeout: float | None, max_replacements: int
-) -> None:
-    if number < 1 or num_envs % number:
-        raise TaacError(
-            f"create_experiment.collectors = {number} must divide create_environment.num_envs = {num_envs}, because collectors "
-            f"have equally many environments: --set num_envs={max(1, number) * max(1, num_envs // max(1, number))}, for example"
-        )
-    for name, value, least in (
-        ("frames_ahead", ahead, 0), ("updates_per_broadcast", updates, 1), ("max_replacements", max_replacements, 0)
-    ):  # fmt: skip
-        if value < least:
-            raise TaacError(f"RemoteCollector.{name} must be {least} or more, got {value}")
-    if timeout is not None and not timeout > 0:
-        raise TaacError(f"RemoteCollector.timeout must be above 0 seconds, or None, got {timeout}")
-
-

@@ -83,12 +83,7 @@ class _Frames:
 
 
 class Worker:
-    """Steps its share of the environments, one frame for each `step`.
-
-    Args:
-        plan: says what to build.
-        state: of an earlier worker, as `state` returned it; None begins new episodes.
-    """
+    """Steps its share of the environments, one frame for each `step`; goes on from the `state` of an earlier worker, if given."""
 
     def __init__(self, plan: Plan, state: dict[str, Any] | None):
         plan.configuration.install()
@@ -98,9 +93,7 @@ class Worker:
         self._agent.gathers_statistics = False  # the learner sees all collectors' observations
         self._explorer, self._frames = plan.explorer, _Frames()
         self._schedules = Schedules(self._agent)
-        self._collector = Collector(
-            self._environment, self._agent, self._frames, plan.seed, plan.explorer, plan.uniform_steps
-        )
+        self._collector = Collector(self._environment, self._agent, self._frames, plan.seed, plan.explorer, plan.uniform_steps)
         if state is not None:
             RandomNumbers(self._agent.device).load_state_dict(state["random"])
             self._collector.load_state_dict(state["collector"])  # may truncate the episodes, which the next frame tells
@@ -111,11 +104,7 @@ class Worker:
         return _arrays(self._collector.rollout.time_step)
 
     def step(self, order: Order) -> Frame:
-        """Acts once in each environment.
-
-        Raises:
-            EnvironmentFailed: an environment failed and cannot be restarted here.
-        """
+        """Acts once in each environment. Raises `EnvironmentFailed` if one failed and cannot be restarted here."""
         self._take_over(order)
         collector, decisions, cut = self._collector, self._collector.decisions, bool(self._frames.held)
         collector.env_steps, transitions = order.env_steps, 0
@@ -143,7 +132,6 @@ class Worker:
             setattr(self._explorer, name, value)
 
     def state(self) -> dict[str, Any]:
-        """Returns the running episodes and the random numbers."""
         return {"collector": self._collector.state_dict(), "random": RandomNumbers(self._agent.device).state_dict()}
 
     def close(self) -> None:
@@ -181,7 +169,6 @@ class Answers:
 
 
 def message(name: str, *arguments: Any) -> bytes:
-    """Returns a message for `Answers`."""
     return pickle.dumps((name, arguments), pickle.HIGHEST_PROTOCOL)
 
 

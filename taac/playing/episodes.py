@@ -35,17 +35,13 @@ def play(
     demonstrations: str | None = None,
     switch_threshold: float | None = None,
 ) -> Played:
-    """Plays episodes with the agent of a run. Call `taac.registry.register()` first.
+    """Plays episodes with the agent of a run, and records them. Call `taac.registry.register()` first.
 
     Args:
-        path: the run folder.
         num_episodes, seed, epsilon: as in `evaluate`.
         pictures: of the first episodes.
         best, trusted, switch_threshold: as in `load_saved`.
         demonstrations: a new .npz file for the episodes.
-
-    Raises:
-        TaacError: the run cannot be loaded, or a file not be written.
     """
     if pictures.record_episodes > num_episodes:
         raise TaacError(

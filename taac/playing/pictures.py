@@ -20,9 +20,6 @@ class Pictures:
         record_file, film_strip, timeline: new files, or None.
         record_episodes: number of episodes in the video. Strip and timeline show the first.
         overlay: whether each frame of the video shows what the agent does.
-
-    Raises:
-        TaacError: a file has a wrong suffix, exists, or has no folder, or two are the same.
     """
 
     def __init__(
@@ -63,7 +60,6 @@ class Pictures:
             self._writer.close()
 
     def finish(self, environment: VectorEnvironment, method: str) -> list[Path]:
-        """Draws strip and timeline. Returns all files."""
         if not (self._strip or self._timeline):
             return self._files
         import numpy as np
@@ -82,16 +78,10 @@ class Pictures:
             probabilities = [s.switch_probability for s in steps]
             has_any = any(p is not None for p in probabilities)
             names, choices = action_parts(environment)
-            figures.timeline(
-                self._timeline,
-                np.stack([s.action for s in steps]),
-                names,
-                choices,
-                decided,
-                np.stack([nothing if p is None else p for p in probabilities]) if has_any else None,
-                np.array([s.reward for s in steps]),
-                f"{title}, {len(steps)} steps, {decided.any(1).sum()} decisions",
-            )
+            switching = np.stack([nothing if p is None else p for p in probabilities]) if has_any else None
+            actions, rewards = np.stack([s.action for s in steps]), np.array([s.reward for s in steps])
+            title = f"{title}, {len(steps)} steps, {decided.any(1).sum()} decisions"
+            figures.timeline(self._timeline, actions, names, choices, decided, switching, rewards, title)
         return self._files
 
 
@@ -106,18 +96,13 @@ def action_parts(environment: VectorEnvironment) -> tuple[list[str], list[int | 
         count = spec.numel
         label = f"{'choice' if spec.is_categorical else 'action'}{' ' + path if path else ''}"
         names += [label] if count == 1 else [f"{label}[{i}]" for i in range(count)]
-        choices += (
-            np.broadcast_to(spec.num_choices, spec.shape).flatten().tolist() if spec.is_categorical else [None] * count
-        )
+        each = np.broadcast_to(spec.num_choices, spec.shape).flatten().tolist() if spec.is_categorical else [None] * count
+        choices += each
     return names, choices
 
 
 def new_file(flag: str, name: str | None, *endings: str) -> Path | None:
-    """Returns the path of a file that can be created.
-
-    Raises:
-        TaacError: the suffix is not one of `endings`, the file exists, or its folder does not.
-    """
+    """Returns the path of a file that can be created: of one of these endings, in a folder that exists, under a new name."""
     if name is None:
         return None
     path = Path(name)

@@ -6,7 +6,7 @@ import functools
 import math
 import numbers
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import torch
@@ -51,49 +51,33 @@ class Attributes:
     - `cloning_weight`: of the loss of behaviour cloning, if there is one
     - `batch_size`: segments per gradient step
 
-    A target entropy or a gamma is part of a compiled program, which is compiled again (`CompiledFunction`).
-
-    Args:
-        learner, explorer: the parts whose numbers are accessible.
-        schedules: a number that follows one of these cannot be set.
-        own: further numbers by name.
+    A number that follows a schedule cannot be set. A target entropy or a gamma is part of a compiled program, which is compiled
+    again (`CompiledFunction`).
     """
 
-    def __init__(
-        self, learner: Learner, explorer: Explorer | None, schedules: Schedules, own: Mapping[str, Attribute]
-    ):
-        self._learner, self._explorer, self._schedules, self._own = learner, explorer, schedules, own
+    def __init__(self, learner: Learner, explorer: Explorer | None, schedules: Schedules, batch_size: Attribute):
+        self._learner, self._explorer, self._schedules, self._batch_size = learner, explorer, schedules, batch_size
         self._set: dict[str, float] = {}  # values that were set and that no other part saves
 
     def names(self) -> list[str]:
-        """Returns the names of all attributes."""
         return list(self._known())
 
     def get(self, name: str) -> float:
-        """Returns the value of an attribute.
-
-        Raises:
-            TaacError: there is no attribute of that name.
-        """
+        """Returns the value of an attribute. Raises `TaacError` if there is none of that name."""
         return float(self._find(name).get())
 
     def set(self, name: str, value: float) -> None:
         """Sets an attribute. The next step or update uses the new value.
 
         Raises:
-            TaacError: there is no attribute of that name, it follows a schedule, or the value is out of range.
+            TaacError: there is no such attribute, it follows a schedule, or the value is out of range.
         """
         attribute = self._find(name)
         if attribute.parameter in self._schedules.values:
-            raise TaacError(
-                f"'{name}' cannot be set: {attribute.parameter} follows a schedule, which would overwrite it"
-            )
+            raise TaacError(f"'{name}' cannot be set: {attribute.parameter} follows a schedule, which would overwrite it")
         least, most = attribute.within
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, numbers.Real)
-            or not (math.isfinite(value) and least <= value <= most)
-        ):
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if not (is_number and math.isfinite(value) and least <= value <= most):
             limits = "above 0" if (least, most) == ABOVE_ZERO else f"from {least:g} to {most:g}"
             raise TaacError(f"'{name}' must be a number {limits}, got {value!r}")
         value = float(value)  # checkpoints cannot hold other kinds, such as numpy's
@@ -106,7 +90,6 @@ class Attributes:
         return dict(self._set)
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Restores `state_dict()`."""
         for name, value in state.items():
             self.set(name, value)
 
@@ -116,11 +99,9 @@ class Attributes:
         return {name: float(one.get()) for name, one in self._known().items() if one.parameter}, groups
 
     def renew(self, built: tuple[dict[str, float], list[dict[str, Any]]], changed: Collection[str]) -> None:
-        """Gives the values of changed settings to what a checkpoint holds of them, and forgets what was set there.
+        """Gives the values of changed settings, by name, to what a checkpoint holds of them, and forgets what was set there.
 
-        Args:
-            built: from `as_built`, before the checkpoint was restored.
-            changed: names of settings.
+        `built` is from `as_built`, before the checkpoint was restored.
         """
         optimizer = self._learner.optimizer
         kinds = {kind.__name__ for one in each(optimizer) for kind in type(one).__mro__}
@@ -144,9 +125,7 @@ class Attributes:
     def _known(self) -> dict[str, Attribute]:
         learner, algorithm = self._learner, self._learner.agent.algorithm
         found: dict[str, Attribute] = {}
-        for name, rate, group in zip(
-            learner.group_names, learner.rate_names, learner.optimizer.param_groups, strict=True
-        ):
+        for name, rate, group in zip(learner.group_names, learner.rate_names, learner.optimizer.param_groups, strict=True):
             get, put = functools.partial(group.__getitem__, "lr"), functools.partial(group.__setitem__, "lr")
             found[f"learning_rate/{name}"] = Attribute(get, put, rate, saved=True)
         for name, temperature in getattr(algorithm, "temperatures", dict)().items():
@@ -161,18 +140,17 @@ class Attributes:
             found["max_grad_norm"] = self._plain(learner, "max_grad_norm")
         if learner.cloning is not None:
             found["cloning_weight"] = self._plain(learner.cloning, "weight", (0.0, math.inf))
-        return {**found, **self._own}
+        return {**found, "batch_size": self._batch_size}
 
     def _of_actor_critic(self, algorithm: ActorCriticAlgorithm) -> dict[str, Attribute]:
         parts = reward_parts(self._learner.agent, algorithm.reward_dim or 1)
         names: dict[str, Attribute] = {}
         for part, name in enumerate(parts) if algorithm.td_loss.gamma.dim() else [(0, "")]:
             get = functools.partial(algorithm.td_loss.gamma_of, part)
-            names[f"gamma/{name}" if name else "gamma"] = Attribute(
-                get, functools.partial(self._set_gamma, part), "gamma", (0.0, 1.0)
-            )
-        tau = self._plain(algorithm.target_update, "tau", (math.ulp(0.0), 1.0))._replace(parameter="target_update_tau")
-        names["target_tau"] = tau
+            put = functools.partial(self._set_gamma, part)
+            names[f"gamma/{name}" if name else "gamma"] = Attribute(get, put, "gamma", (0.0, 1.0))
+        tau = self._plain(algorithm.target_update, "tau", (math.ulp(0.0), 1.0))
+        names["target_tau"] = tau._replace(parameter="target_update_tau")
         for signal in self._learner.agent.signals:
             part = parts.index(signal.name)
             weight, put = algorithm.weights[part], functools.partial(algorithm.set_weight, part)  # a view of what is set

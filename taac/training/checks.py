@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from taac import nest, specs
 from taac.acting.explorers import Explorer
@@ -13,29 +13,35 @@ from taac.data_structures import Nest
 from taac.demonstrations.replay import SqilReplay, kept_apart, prefilled
 from taac.environments import single
 from taac.environments.vector_environment import VectorEnvironment
-from taac.errors import TaacError
+from taac.errors import TaacError, refuse_below
 from taac.learning.learner import Learner
 from taac.machine.ranks import ALONE, Ranks
 from taac.networks import RecurrentEncoder
 from taac.ops.schedules import Schedule, bounds
 from taac.replay import ReplayBuffer
 from taac.runs import layout
-from taac.training.monitors import Monitor
+from taac.training.reporting import Monitor
 
 
-def check_numbers(seed: int, num_threads: int, evaluation_envs: int, return_bounds: tuple[float, float] | None) -> None:
-    """Refuses numbers of an experiment that are out of range."""
-    for name, number in {"num_threads": num_threads, "evaluation_envs": evaluation_envs}.items():
-        if number < 1:
-            raise TaacError(f"create_experiment.{name} must be 1 or more, got {number}")
+def check_settings(
+    seed: int,
+    num_threads: int,
+    evaluation_envs: int,
+    return_bounds: tuple[float, float] | None,
+    collectors: int,
+    ranks: Ranks,
+    names: Mapping[str, str | None],
+) -> None:
+    """Refuses settings of an experiment that are out of range, collectors beside several ranks, and names that reports could not
+    show.
+    """
+    refuse_below(1, "create_experiment", num_threads=num_threads, evaluation_envs=evaluation_envs)
     if not 0 <= seed < 2**32:
         raise TaacError(f"create_experiment.seed must be in [0, 2^32), got {seed}")
     if return_bounds is not None and not return_bounds[0] < return_bounds[1]:
         raise TaacError(f"create_experiment.return_bounds must be (lowest, highest), got {return_bounds}")
-
-
-def check_names(**names: str | None) -> None:
-    """Refuses names of an experiment that reports could not show."""
+    if collectors and ranks.count > 1:
+        raise TaacError("several ranks cannot train one run with create_experiment.collectors: give one or the other")
     for name, text in names.items():
         if text is not None and not layout.is_name(text):
             raise TaacError(
@@ -43,10 +49,11 @@ def check_names(**names: str | None) -> None:
             )
 
 
-def check_ranks(ranks: Ranks, collectors: int) -> None:
-    """Refuses collectors beside several ranks."""
-    if collectors and ranks.count > 1:
-        raise TaacError("several ranks cannot train one run with create_experiment.collectors: give one or the other")
+def check_steps_of_training(algorithm: Algorithm) -> None:
+    kind = type(algorithm)
+    for name in ("train_step", "calc_loss"):
+        if getattr(kind, name) is getattr(Algorithm, name):
+            raise TaacError(f"{kind.__name__} does not define {name}, which every algorithm needs")
 
 
 def check_centralised(algorithm: Algorithm) -> None:
@@ -135,11 +142,7 @@ def check_offline(length: int, replay_buffer: ReplayBuffer) -> None:
 
 
 def check_batches(
-    batch_size: int | Schedule,
-    agent: Agent,
-    replay: ReplayBuffer | SqilReplay,
-    monitor: Monitor | None,
-    ranks: Ranks = ALONE,
+    batch_size: int | Schedule, agent: Agent, replay: ReplayBuffer | SqilReplay, monitor: Monitor | None, ranks: Ranks = ALONE
 ) -> None:
     """Refuses batches that are too small or cannot be divided, batches that the monitor does not support, and many sizes for a
     compiled agent.
@@ -175,7 +178,6 @@ def check_use_of_demonstrations(learner: Learner, source: str | None, ctor: Call
 
 
 def check_demonstrations(num_frames: int, segment_length: int) -> None:
-    """Refuses demonstrations that are shorter than a segment."""
     if num_frames < segment_length:
         raise TaacError(
             f"the demonstrations have {num_frames} frames, fewer than Trainer.segment_length = {segment_length}; record more"

@@ -21,15 +21,7 @@ def compile_if_it_pays(learner: Learner, updates: int, batch_size: int | Schedul
     """Compiles a learner's updates and its agent's acting, if the configuration leaves it open and it pays.
 
     Depends on the configuration and on whether there is a compiler, not on any measurement, so that a run decides the same
-    wherever it is resumed.
-
-    Args:
-        learner: whose agent was built with `compile = "auto"`, or with a decision of its own.
-        updates: number of updates of the whole run.
-        batch_size: of the updates.
-
-    Returns:
-        What was decided and why, as a sentence.
+    wherever it is resumed. Returns what was decided for so many updates of the whole run, and why, as a sentence.
     """
     agent = learner.agent
     if not agent.may_compile:

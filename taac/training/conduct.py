@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from taac import configuration
-from taac.configuration import Config, RunRequest, shipped
+from taac.configuration import Config, RunRequest, gin_state, shipped
 from taac.errors import DivergedError, Interrupted, RankLost, TaacError
 from taac.machine.products import slowness
+from taac.ops.schedules import Schedule
 from taac.parallel.data_parallel import RESUME, TRAIN
 from taac.runs import durable, extension, files, history, layout, own_runs
 from taac.runs.deciding import deciding
 from taac.runs.provenance import changed_versions, now
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import shortened
-from taac.training import changes
 from taac.training.compilation import NO_COMPILER
 from taac.training.data_parallel_files import SharedFolder, check_count
 from taac.training.interruption import Interruption
 from taac.training.reporting import Progress
 from taac.training.trainer import Trainer
+
+_PLACES = ("taac.learning.", "taac.algorithms.", "taac.acting.explorers", "taac.ops.schedules", "torch.optim.")
+_OF_LOOP = (
+    "Trainer.batch_size", "Intervals.evaluation_interval", "Intervals.summary_interval", "Intervals.checkpoint_interval",
+    "Evaluator.evaluation_episodes", "Evaluator.evaluation_epsilon", "Evaluator.max_evaluation_steps", "Saving.keep_checkpoints",
+    "Saving.save_best", "Reporter.monitor", "Reporter.loggers",
+)  # fmt: skip
+_IN_CHECKPOINTS = ("initial_value", "matmul", "pretraining_updates")  # parameters that only a new run reads
 
 Bar = Callable[[int, int], AbstractContextManager[Progress]]  # called with the steps of the whole run and those taken
 
@@ -50,8 +59,7 @@ def conduct(
     """Trains from wherever the run in the folder stands to its end. Call it when everything has been built.
 
     Args:
-        trainer: of the whole run, as `create_experiment` builds it. The caller closes it.
-        loaded: the configuration that it was built from.
+        trainer: of the whole run, as `create_experiment` builds it from `loaded`. The caller closes it.
         folder: a new or empty folder, or one that holds the same run.
         bar: makes the progress bar.
         extend: whether the run in the folder may have been begun with fewer environment steps. It must have a checkpoint.
@@ -59,7 +67,7 @@ def conduct(
         tell: called with what a user may want to know at the beginning.
         interruption: makes what records signals.
         about: more keys of run.json.
-        change: whether the run in the folder goes on with other settings from where it stands; see `changes`.
+        change: whether the run in the folder goes on with other settings from where it stands; see `_may_change`.
         forget_replay: whether it goes on without the replay buffer.
 
     Returns:
@@ -189,13 +197,45 @@ def _check_changes(trainer: Trainer, folder: RunFolder, operative: str) -> None:
     """Refuses changes of settings that cannot be made, before anything is read but the configuration."""
     if not (found := extension.changes(files.read_text(folder.config), operative)):
         raise TaacError(f"--resume_with changes nothing: the run in {folder.path} has these values already")
-    changes.check(found)
+    _refuse_fixed(found)
     if not trainer.parallel.alone:
         raise TaacError("--resume_with is for runs of one process: several ranks could not agree on what has changed")
     if folder.read_run().get("status") == "finished":
         raise TaacError(f"--resume_with: the run in {folder.path} is finished; nothing was changed. --extend makes it longer")
     if not folder.has_checkpoints():
         raise TaacError(f"--resume_with: {folder.path} has no checkpoint yet; begin the run again, in another folder")
+
+
+def _refuse_fixed(found: Mapping[str, tuple[str, str]]) -> None:
+    """Refuses changed settings, values before and after by name, of which one cannot change; names each that cannot."""
+    if fixed := [f"{name} = {new}, not {old}" for name, (old, new) in found.items() if not _may_change(name, old, new)]:
+        raise TaacError(
+            "--resume_with changes numbers of the learner, optimizer, algorithm, losses, signals and explorer, and "
+            f"{', '.join(_OF_LOOP)}. What was stored, counted or drawn so far depends on the rest: {'; '.join(fixed)}; "
+            "nothing was changed. Train a new run, which may start from this one's networks (create_experiment.load_from)"
+        )
+
+
+def _may_change(name: str, before: str, after: str) -> bool:
+    """Whether a run may change a setting where it stands.
+
+    Numbers, and schedules in their place, of the learner and its optimizer, the algorithm, its losses, reward signals and
+    explorers may change; and of the trainer what is about batches, evaluations, summaries and checkpoints. All else decides what
+    has been stored, counted or drawn, such as the environment, networks, the buffer, the ratio of updates, seed and length.
+    """
+    constructor, _, parameter = name.rpartition(".")
+    constructor = constructor.rpartition("/")[2]
+    if f"{constructor}.{parameter}" in _OF_LOOP:
+        return True
+    schedules = all(_is(reference, Schedule) for reference in re.findall(r"@([\w./]+)", f"{before} {after}"))
+    return schedules and parameter not in _IN_CHECKPOINTS and _is(constructor, object)
+
+
+def _is(reference: str, kind: type) -> bool:
+    """Whether a name is of a class of a kind that belongs to `_PLACES`, by itself or by a base."""
+    configurable = gin_state.match(reference.rpartition("/")[2])
+    found = configurable and configurable.wrapped
+    return isinstance(found, type) and issubclass(found, kind) and any(c.__module__.startswith(_PLACES) for c in found.__mro__)
 
 
 def _change(trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[[str], None]) -> None:
@@ -259,11 +299,6 @@ def hyper_parameters(trainer: Trainer, folder: RunFolder, loaded: Config) -> dic
 
 
 def _train(trainer: Trainer, folder: RunFolder, interruption: Interruption, about: dict[str, Any], bar: Bar) -> None:
-    """Trains to the end.
-
-    Raises:
-        Interrupted: a signal stopped the run earlier.
-    """
     try:
         with bar(trainer.num_env_steps, trainer.env_steps) as progress:
             trainer.train(folder, progress, about, interruption)
@@ -271,9 +306,7 @@ def _train(trainer: Trainer, folder: RunFolder, interruption: Interruption, abou
         if error.errno not in durable.FULL:
             _mark(folder, status="failed", error=shortened(error))
             raise
-        raise durable.refusal(
-            error, folder.path, trainer.checkpoint_bytes(), folder.checkpoints.what_remains()
-        ) from error
+        raise durable.refusal(error, folder.path, trainer.checkpoint_bytes(), folder.checkpoints.what_remains()) from error
     except RankLost as error:
         _mark(folder, status="interrupted")
         raise Interrupted(_lost(error)) from error

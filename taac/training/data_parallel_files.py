@@ -31,12 +31,7 @@ OWN = ("replay", "hooks", "random", "collector")  # parts of a checkpoint that d
 
 
 class SharedFolder(RunFolder):
-    """A run folder as ranks after the first see it. They write nothing but checkpoints of their own.
-
-    Args:
-        root_dir: the folder of the run.
-        number: of the rank.
-    """
+    """A run folder as ranks after the first see it. They write nothing but checkpoints of their own."""
 
     def __init__(self, root_dir: str | Path, number: int):
         super().__init__(root_dir)
@@ -47,9 +42,7 @@ class SharedFolder(RunFolder):
     def records(self) -> dict[str, Any]:
         return {}
 
-    def add_evaluation(
-        self, env_steps: int, updates: int, decisions: int, seconds: float, summary: EpisodeSummary
-    ) -> None: ...
+    def add_evaluation(self, env_steps: int, updates: int, decisions: int, seconds: float, summary: EpisodeSummary) -> None: ...
 
     def save_best(self, env_steps: int, state: dict[str, Any]) -> None: ...
 
@@ -76,12 +69,7 @@ class SilentReporter(Reporter):
 
 
 class SharedSaver(Saver):
-    """Writes and restores the checkpoints of several ranks together.
-
-    Args:
-        ranks: the processes that train the run.
-        parts, frames: as in `Saver`, of this rank.
-    """
+    """Writes and restores the checkpoints of several ranks together. `parts` and `frames` are those of this rank."""
 
     def __init__(self, ranks: Ranks, parts: Mapping[str, Part], frames: FrameChunks | None = None):
         super().__init__(parts, frames)
@@ -131,28 +119,15 @@ class SharedSaver(Saver):
 
     @staticmethod
     def _read(folder: RunFolder, env_steps: int) -> Checkpoint:
-        """Returns the checkpoint of the first rank, with this rank's own parts and frames.
-
-        Raises:
-            Damaged: one of the two is missing or damaged.
-        """
+        """Returns the checkpoint of the first rank, with this rank's own parts and frames."""
         if not isinstance(folder, SharedFolder):
             return folder.checkpoints.read(env_steps)
         shared, own = folder.of_first.read(env_steps), folder.checkpoints.read(env_steps)
         return own._replace(state={**shared.state, **{name: own.part(name) for name in OWN if name in own.state}})
 
 
-def saver_of(ranks: Ranks, parts: Mapping[str, Part], frames: FrameChunks | None) -> Saver:
-    """Returns what saves and restores the parts of a run: together with the other ranks, if there are any."""
-    return Saver(parts, frames) if ranks.count == 1 else SharedSaver(ranks, parts, frames)
-
-
 def check_count(folder: RunFolder, ranks: Ranks) -> None:
-    """Refuses to resume a run with another number of ranks.
-
-    Raises:
-        TaacError: says how to start as many as began the run.
-    """
+    """Refuses to resume a run with another number of ranks; says how to start as many as began it."""
     try:
         begun = folder.read_run().get("ranks") or 1
     except TaacError:

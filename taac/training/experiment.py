@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import gin
 import torch
 
-from taac import nest, specs
-from taac.acting.collecting import Collecting, Offline
+from taac import specs
+from taac.acting.collecting import Collecting, Offline, experience_spec
 from taac.acting.collector import Collector
 from taac.acting.evaluation import Evaluator
 from taac.acting.explorers import Explorer
@@ -21,36 +22,21 @@ from taac.algorithms.agent import Agent, Role
 from taac.algorithms.algorithm import check_acting
 from taac.algorithms.reward_signals import RewardSignal
 from taac.algorithms.shared_policy import AgentBatch
-from taac.data_structures import Experience, Nest
 from taac.demonstrations.replay import Demonstrations, SqilReplay, demonstrated_frames, prefilled
 from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.learning.learner import Learner
-from taac.machine.devices import choose_device, choose_replay_device
 from taac.machine.memory import keep_freed_memory
 from taac.machine.program_cache import check_named_folder
 from taac.machine.ranks import ALONE, Ranks
 from taac.networks import ObservationNormalizer, RewardNormalizer, RewardScaler
 from taac.ops.schedules import Schedule
-from taac.parallel.data_parallel import check_supported, own_seed, seed_own
+from taac.parallel.data_parallel import check_supported, own_seed
 from taac.parallel.remote_collector import RemoteCollector
 from taac.replay import ReplayBuffer
-from taac.training.checks import (
-    check_centralised,
-    check_decision_price,
-    check_demonstrations,
-    check_explorer,
-    check_names,
-    check_numbers,
-    check_offline,
-    check_ranks,
-    check_use_of_demonstrations,
-    refuse_ambiguous,
-    refuse_given,
-)
+from taac.training import checks
 from taac.training.data_parallel_files import SilentReporter
-from taac.training.first_update import check_steps_of_training
 from taac.training.reporting import Reporter
 from taac.training.saving import Saving
 from taac.training.trainer import Trainer
@@ -93,16 +79,13 @@ def create_agent(
             `AgentBatch`. False: there is one agent, and the entries of a MultiDiscrete action are its branches; see
             `DiscreteSacAlgorithm`. None: like False, but MultiDiscrete actions are refused because they can mean either.
         role: "learn", or "collect", "act" or "value" for an agent that holds only what it needs for that; see `Agent`.
-
-    Raises:
-        TaacError: the parts do not fit together.
     """
     spec, action_spec, reward_dim = environment.observation_spec, environment.action_spec, environment.reward_dim
     agents = AgentBatch(spec, action_spec, reward_dim) if shared_policy else None
     if agents is not None:  # normalisers, signals and algorithm handle a single agent
         spec, action_spec, reward_dim = agents.observation, agents.action, None
     elif shared_policy is None:
-        refuse_ambiguous(action_spec)
+        checks.refuse_ambiguous(action_spec)
     normalized_parts = reward_dim
     signals = [ctor(specs.observed(spec, action_spec), action_spec) for ctor in reward_signals]
     options: dict[str, Any] = {}
@@ -123,37 +106,28 @@ def create_agent(
     algorithm = algorithm_ctor(spec, action_spec, reward_dim=reward_dim, **options)
     check_acting(algorithm, spec, action_spec, environment.reward_dim if agents is None else None)
     if agents is not None and agents.centralised:
-        check_centralised(algorithm)
-    check_decision_price(algorithm, environment)
+        checks.check_centralised(algorithm)
+    checks.check_decision_price(algorithm, environment)
     if normalize_rewards:
         algorithm.reward_scale = 1.0  # the algorithm's own scale is meant for raw rewards and would scale twice
+    reward_normalizer: RewardNormalizer | RewardScaler | None = None
+    if normalize_rewards == "scale":
+        if algorithm.gamma is None:
+            kind = type(algorithm).__name__
+            raise TaacError(f"create_agent.normalize_rewards = 'scale' needs a discount, but {kind}.gamma is None: define it")
+        rows = environment.num_envs * (1 if agents is None else agents.count)
+        reward_normalizer = RewardScaler(rows, algorithm.gamma, environment.repeat_gamma, normalized_parts, reward_clip)
+    elif normalize_rewards:
+        reward_normalizer = RewardNormalizer(normalized_parts, reward_clip)
     return Agent(
         algorithm,
         ObservationNormalizer(spec) if normalize_observations else None,
-        _reward_normalizer(environment, algorithm, agents, normalize_rewards, normalized_parts, reward_clip),
+        reward_normalizer,
         role,
         signals,
         compile,
         agents,
     ).to_device(device)
-
-
-def _reward_normalizer(
-    environment: VectorEnvironment,
-    algorithm: Algorithm,
-    agents: AgentBatch | None,
-    kind: bool | Literal["scale"],
-    parts: int | None,
-    clip: float | None,
-) -> RewardNormalizer | RewardScaler | None:
-    if kind != "scale":
-        return RewardNormalizer(parts, clip) if kind else None
-    if algorithm.gamma is None:
-        raise TaacError(
-            f"create_agent.normalize_rewards = 'scale' needs a discount, but {type(algorithm).__name__}.gamma is None: define it"
-        )
-    rows = environment.num_envs * (1 if agents is None else agents.count)
-    return RewardScaler(rows, algorithm.gamma, environment.repeat_gamma, parts, clip)
 
 
 def _task_weights(strength: float | Schedule | Sequence[float | Schedule], parts: int) -> tuple[float | Schedule, ...]:
@@ -219,9 +193,8 @@ def create_experiment(
     Raises:
         TaacError: anything that training would refuse.
     """
-    check_numbers(seed, num_threads, evaluation_envs, return_bounds)
-    check_names(method=method, tuning=tuning)
-    check_ranks(ranks, collectors)
+    names = {"method": method, "tuning": tuning}
+    checks.check_settings(seed, num_threads, evaluation_envs, return_bounds, collectors, ranks, names)
     check_named_folder()
     torch.set_num_threads(num_threads)
     keep_freed_memory()
@@ -232,7 +205,7 @@ def create_experiment(
         environment = create_environment(ranks=ranks, elsewhere=bool(collectors))
         opened.callback(environment.close)
         agent = create_agent(environment, where)
-        check_steps_of_training(agent.algorithm)
+        checks.check_steps_of_training(agent.algorithm)
         spec = experience_spec(environment, agent)
         several: dict[str, Any] = {"ranks": ranks} if ranks.count > 1 else {}  # constructors of one's own may not know ranks
         if several:
@@ -249,7 +222,7 @@ def create_experiment(
             # Cloning and signals learn from transitions, none of which begins at the last frame of a segment.
             shown = {"demonstrations": Demonstrations(frames, replay_where, burn_in, False)}
         learner = learner_ctor(agent, **shown)
-        check_use_of_demonstrations(learner, demonstrations, demonstrations_ctor)
+        checks.check_use_of_demonstrations(learner, demonstrations, demonstrations_ctor)
         video: dict[str, Any] = {"recorded": True, "render_mode": "rgb_array"} if evaluation_video else {}
         evaluation_environment = create_environment(num_envs=evaluation_envs, asynchronous=False, **video)
         opened.callback(evaluation_environment.close)
@@ -258,7 +231,8 @@ def create_experiment(
         intervals = Intervals()
         ratio = functools.partial(UpdateRatio, environment.num_envs * ranks.count, intervals.num_env_steps)
         update_ratio = ratio(initial_collect_steps=0) if offline else ratio()
-        seed_own(seed, ranks)
+        if ranks.count > 1:  # only now, because the networks are the same in all ranks
+            seed_generators(own_seed(seed, ranks))
         first = update_ratio.initial_collect_steps
         collector = create_collector(environment, learner, replay_buffer, own_seed(seed, ranks), first, collectors, offline)
         trainer = trainer_ctor(
@@ -267,9 +241,9 @@ def create_experiment(
             load_from=(load_from,) if isinstance(load_from, str) else load_from, replay=replay, **several,
         )  # fmt: skip
         if demonstrations is not None:
-            check_demonstrations(len(frames.time_step.step_type), trainer.segment_length)
+            checks.check_demonstrations(len(frames.time_step.step_type), trainer.segment_length)
         if offline:
-            check_offline(trainer.segment_length, replay_buffer)
+            checks.check_offline(trainer.segment_length, replay_buffer)
         opened.pop_all()  # all is well, so the trainer closes them from here on
         return trainer
 
@@ -289,15 +263,11 @@ def create_collector(
     """Builds the collector.
 
     Args:
-        environment, learner, replay_buffer: the parts between which it stands.
         seed: of this rank's environments.
         initial_collect_steps, number, offline: `initial_collect_steps`, `collectors` and `offline` of the experiment.
         explorer: may replace the policy's actions while collecting, after the initial collection; see `explorers`.
         uniform_initial_collect: whether the first `initial_collect_steps` actions are uniformly random, instead of the untrained
             policy's.
-
-    Raises:
-        TaacError: the parts do not fit together.
     """
     agent = learner.agent
     if offline and (explorer is not None or number):
@@ -305,16 +275,16 @@ def create_collector(
         raise TaacError(f"{what} has no effect with create_experiment.offline = True, which takes no environment step: remove it")
     if explorer is not None:
         info = experience_spec(environment, agent).rollout_info
-        check_explorer(explorer, agent.algorithm, info, environment.action_spec)
-    ctor: Callable[..., Collecting] = Offline if offline else Collector
+        checks.check_explorer(explorer, agent.algorithm, info, environment.action_spec)
+    if offline:
+        return Offline(environment, agent, replay_buffer)
+    ctor: Callable[..., Collecting] = Collector
     if number:
-        refuse_given(environment)
+        checks.refuse_given(environment)
         build = functools.partial(create_collecting, environment.state_dict())
         ctor = functools.partial(RemoteCollector, number=number, learner=learner, build=build)
     random_steps = initial_collect_steps if uniform_initial_collect else 0
-    return ctor(
-        environment, agent, replay_buffer, seed, explorer, random_steps, signal_returns=learner.diagnostics.on
-    )
+    return ctor(environment, agent, replay_buffer, seed, explorer, random_steps, signal_returns=learner.diagnostics.on)
 
 
 def create_collecting(spaces: dict[str, str], num_envs: int) -> tuple[VectorEnvironment, Agent]:
@@ -324,10 +294,43 @@ def create_collecting(spaces: dict[str, str], num_envs: int) -> tuple[VectorEnvi
     return environment, create_agent(environment, torch.device("cpu"), compile=False, role="collect")
 
 
-def experience_spec(environment: VectorEnvironment, agent: Agent) -> Nest:
-    """Returns the specs of one frame in the replay buffer: the environment's time step, and the `info` of a rollout."""
-    time_step = specs.time_step_spec(environment.observation_spec, environment.action_spec, environment.reward_dim)
-    with torch.random.fork_rng(devices=[]):
-        blank = specs.blank(time_step, 1, device=agent.device)
-        info = agent.unobserved_random_step(blank, agent.initial_state(1)).info
-    return Experience(time_step, nest.map_structure(specs.spec_of, info))
+# Devices --------------------------------------------------------------------------------------------------------------
+
+
+def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
+    """Returns the torch device of a name; refuses one that is not there. Of several ranks on a machine, each has its own GPU."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if ranks.count > 1 and name.startswith("cuda"):
+        return _own_gpu(name, ranks)
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise TaacError(f"device must be 'auto', 'cpu' or 'cuda' (or 'cuda:1'...), got '{name}'")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise TaacError(f"device '{name}' is not available: torch {torch.__version__} finds no CUDA; use 'cpu' or 'auto'")
+    return device
+
+
+def choose_replay_device(name: str | None, agent: torch.device, ranks: Ranks = ALONE) -> torch.device:
+    """Returns the device of the replay buffer: the agent's for None. Refuses another GPU than the agent's."""
+    if name is None:
+        return agent
+    chosen = choose_device(name, ranks)
+    if chosen.type == "cuda" and (agent.type != "cuda" or (chosen.index or 0) != (agent.index or 0)):  # "cuda" is the first
+        raise TaacError(
+            f"create_experiment.replay_device = '{name}', but the agent is on {agent}: another GPU draws random numbers that no "
+            "checkpoint holds. Bind 'cpu', or leave it out"
+        )
+    return chosen
+
+
+def _own_gpu(name: str, ranks: Ranks) -> torch.device:
+    if name != "cuda":
+        raise TaacError(f"device must be 'auto', 'cpu' or 'cuda' with {ranks.count} ranks, one each; got '{name}'")
+    if ranks.local_number >= torch.cuda.device_count():
+        raise TaacError(
+            f"rank {ranks.number} has no GPU: this machine has {torch.cuda.device_count()}; start as many processes a machine "
+            "(--nproc_per_node), or bind create_experiment.device = 'cpu'"
+        )
+    torch.cuda.set_device(ranks.local_number)
+    return torch.device("cuda", ranks.local_number)

@@ -1,11 +1,13 @@
-"""User functions that the training loop calls at named points."""
+"""User functions that the training loop calls at named points, and one that ends a run early."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from taac.errors import TaacError, nearest
+import gin
+
+from taac.errors import TaacError, nearest, refuse_below
 from taac.runs import tensor_files
 from taac.runs.terminal import warn_user
 
@@ -27,7 +29,7 @@ _ORDER = "Hooks are known by point and number, from 0 on: to resume, give the sa
 
 
 class Hooks:
-    """Calls the hooks of each point of the training loop, in the order in which they were added.
+    """Calls the hooks of each point of the training loop (see `POINTS`), in the order in which they were added.
 
     A hook receives the trainer and may read its attributes (`env_steps`, `agent`, `learner`, `evaluation`...). Its return value
     is ignored; `trainer.stop_early(why)` ends the run. A hook that draws random numbers or changes the agent changes the run.
@@ -35,14 +37,8 @@ class Hooks:
     of them), and a resumed run restores it, by the hook's place among those of its point. Changes made at "after_checkpoint" are
     not in that checkpoint.
 
-    Args:
-        given: for each point (see `POINTS`), a hook or a sequence of hooks.
-
     Attributes:
         stopped: why a hook ends the run early; None if none does.
-
-    Raises:
-        TaacError: a point does not exist, or a hook is not callable.
     """
 
     def __init__(self, given: Mapping[str, Hook | Sequence[Hook]]):
@@ -52,11 +48,7 @@ class Hooks:
             self.add(point, value)
 
     def add(self, point: str, value: Hook | Sequence[Hook]) -> None:
-        """Adds a hook, or a sequence of hooks, after those already at a point.
-
-        Raises:
-            TaacError: the point does not exist, or a hook is not callable.
-        """
+        """Adds a hook, or a sequence of hooks, after those already at a point. Refuses what the class refuses."""
         if point not in POINTS:
             raise TaacError(
                 f"Trainer.hooks: there is no point '{point}'{nearest(str(point), POINTS)}; there are: {', '.join(POINTS)}"
@@ -72,20 +64,14 @@ class Hooks:
 
     @property
     def any(self) -> bool:
-        """Whether there are hooks at any point."""
         return bool(self._by_point)
 
     def __call__(self, point: str, trainer: Any) -> None:
-        """Calls the hooks of a point with the trainer."""
         for hook in self._by_point.get(point, ()):
             hook(trainer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the states of the hooks that have one, and why the run ends early, if it does.
-
-        Raises:
-            TaacError: a state holds something that checkpoints cannot save.
-        """
+        """Returns the states of the hooks that have one, and why the run ends early, if it does. Refuses what cannot be saved."""
         states = {name: hook.state_dict() for name, hook in self._with_state()}
         try:
             tensor_files.encode(states)
@@ -121,3 +107,66 @@ class Hooks:
                 if hasattr(hook, "state_dict") and hasattr(hook, "load_state_dict") and id(hook) not in seen:
                     seen.add(id(hook))
                     yield f"{point}/{number}", hook
+
+
+@gin.configurable
+class StopWhen:
+    """A hook for "after_evaluation" that ends the run early. The evaluation at step 0 does not count.
+
+    The final return of such a run is that of the evaluation that ended it, so it is chosen, not measured: evaluate the agent
+    again before you report it, and compare methods on runs of one length.
+
+    Args:
+        return_at_least: the mean return of an evaluation that is enough.
+        evaluations: how many evaluations in a row must reach it.
+        no_improvement: ends the run after this many evaluations in a row without a new highest mean return.
+        min_improvement: how much above the highest return so far counts as improvement.
+        not_before: environment steps before which the run does not end.
+    """
+
+    def __init__(
+        self,
+        return_at_least: float | None = None,
+        evaluations: int = 1,
+        no_improvement: int | None = None,
+        min_improvement: float = 0.0,
+        not_before: int = 0,
+    ):
+        if return_at_least is None and no_improvement is None:
+            raise TaacError("StopWhen needs return_at_least or no_improvement: without both it would never end a run")
+        refuse_below(1, "StopWhen", evaluations=evaluations, no_improvement=no_improvement)
+        refuse_below(0, "StopWhen", min_improvement=min_improvement)
+        self.return_at_least, self.evaluations = return_at_least, evaluations
+        self.no_improvement, self.min_improvement, self.not_before = no_improvement, min_improvement, not_before
+        self._enough = self._without = 0  # evaluations in a row
+        self._best: float | None = None
+
+    def __call__(self, trainer: Any) -> None:
+        if trainer.env_steps == 0 or trainer.evaluation is None:
+            return
+        found = trainer.evaluation.return_mean
+        improved = self._best is None or found > self._best + self.min_improvement
+        self._without = 0 if improved else self._without + 1
+        self._best = found if improved else self._best
+        enough = self.return_at_least is not None and found >= self.return_at_least
+        self._enough = self._enough + 1 if enough else 0
+        if trainer.env_steps < self.not_before:
+            return
+        if self._enough >= self.evaluations:
+            row = f" in {self.evaluations} evaluations in a row" if self.evaluations > 1 else ""
+            trainer.stop_early(f"the return reached {self.return_at_least:g}{row}: {found:.6g}")
+        if self.no_improvement is not None and self._without >= self.no_improvement:
+            trainer.stop_early(f"no improvement on the return {self._best:.6g} in {self._without} evaluations in a row")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self._best, "enough": self._enough, "without": self._without}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._best, self._enough, self._without = state["best"], state["enough"], state["without"]
+
+    def __repr__(self) -> str:
+        given = {
+            "return_at_least": self.return_at_least, "evaluations": self.evaluations, "no_improvement": self.no_improvement,
+            "min_improvement": self.min_improvement, "not_before": self.not_before,
+        }  # fmt: skip
+        return f"StopWhen({', '.join(f'{name}={value!r}' for name, value in given.items() if value)})"

@@ -6,7 +6,6 @@ rest of the process, with one warning, and none changes a random number.
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import json
 import re
@@ -19,6 +18,7 @@ import gin
 import torch
 
 from taac.acting.random_numbers import random_numbers_kept
+from taac.analysis.readers.run_records import value_of
 from taac.errors import TaacError
 from taac.runs import durable, files, layout
 from taac.runs.terminal import warn_user
@@ -53,34 +53,26 @@ class Logger(Protocol):
 
 
 class Loggers:
-    """The loggers of a run. One that raises an exception is left out from then on, with one warning.
-
-    Args:
-        given: the loggers.
-    """
+    """The loggers of a run. One that raises an exception is left out from then on, with one warning."""
 
     def __init__(self, given: Sequence[Logger] | Logger = ()):
         self._given = tuple(given) if isinstance(given, Sequence) else (given,)
         for logger in self._given:
             if isinstance(logger, type) or not all(hasattr(logger, name) for name in ("name", "begin", "scalars", "end")):
-                raise TaacError(
-                    f"Reporter.loggers must be loggers, got {logger!r}; in a gin file: Reporter.loggers = @Wandb()"
-                )
+                raise TaacError(f"Reporter.loggers must be loggers, got {logger!r}; in a gin file: Reporter.loggers = @Wandb()")
         if len({logger.name for logger in self._given}) < len(self._given):
             raise TaacError("Reporter.loggers has two loggers of one name; the second run would overwrite the first one's id")
         self._active: list[Logger] = []
 
     def begin(self, folder: Path, env_steps: int) -> None:
-        """Begins to log the run in a folder, or goes on with it."""
         self._active = list(self._given)
 
         def begin(logger: Logger) -> None:
             about, ids = layout.read_run(folder), _read_ids(folder)
             name = f"{about.get('method')}/{about.get('environment')}/seed_{about.get('seed')}"
-            settings = {name: _literal(text) for name, text in layout.read_bindings(folder).items()}
-            ids[logger.name] = found = logger.begin(
-                LoggedRun(folder, name, about, settings, env_steps, ids.get(logger.name))
-            )
+            values = {name: (value_of(text), text) for name, text in layout.read_bindings(folder).items()}
+            settings = {name: value if isinstance(value, (int, float, str)) else text for name, (value, text) in values.items()}
+            ids[logger.name] = found = logger.begin(LoggedRun(folder, name, about, settings, env_steps, ids.get(logger.name)))
             if not _is_id(found):
                 warn_user(
                     f"warning: {logger.name} gave the run the id {found!r:.200}, which is not kept for when it is resumed: "
@@ -91,11 +83,9 @@ class Loggers:
         self._each(begin)
 
     def scalars(self, values: Mapping[str, float], env_steps: int) -> None:
-        """Logs values by tag."""
         self._each(lambda logger: logger.scalars(values, env_steps))
 
     def end(self, finished: bool) -> None:
-        """Ends logging."""
         self._each(lambda logger: logger.end(finished))
         self._active = []
 
@@ -157,12 +147,3 @@ def _read_ids(folder: Path) -> dict[str, str]:
 def _is_id(value: Any) -> bool:
     """Whether a value can be an id. Services make file names of it, and it may be read from a stranger's folder."""
     return isinstance(value, str) and re.fullmatch(r"[0-9A-Za-z_-]{1,64}", value) is not None
-
-
-def _literal(text: str) -> Any:
-    """A number, bool, None or text of a configuration; its gin text for everything else."""
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return text
-    return value if isinstance(value, (int, float, str)) else text

@@ -16,13 +16,11 @@ from taac.runs.layout import EpisodeSummary
 class ProgressBar:
     """Shows environment steps and updates per second, time left, the last evaluation's return and the fraction repeated.
 
-    The time left is that of environment steps since the first update.
-
-    Where it can no longer be written, it ends and the run goes on: Ctrl-C also ends a `tee` that reads it.
+    The time left is that of environment steps since the first update. Where the bar can no longer be written, it ends and the run
+    goes on: Ctrl-C also ends a `tee` that reads it.
 
     Args:
         total, initial: environment steps of the whole run, and those taken already.
-        kind: of bar; tqdm's own by default.
         interval: seconds between two views; None: 0.5 on a terminal, and 15 elsewhere, because each view is then a line.
     """
 
@@ -61,9 +59,7 @@ class ProgressBar:
         if now - self._last >= self._interval:
             rate = (updates - self._updates) / (now - self._last)
             returned = "-" if evaluation is None else f"{evaluation.return_mean:.1f}"
-            self._bar.set_postfix_str(
-                f"{rate:.0f} updates/s, return {returned}, repeated {repeated:.0%}", refresh=False
-            )
+            self._bar.set_postfix_str(f"{rate:.0f} updates/s, return {returned}, repeated {repeated:.0%}", refresh=False)
             self._last, self._updates = now, updates
             if self._began is not None and env_steps > self._began[1]:
                 pace = (now - self._began[0]) / (env_steps - self._began[1])

@@ -10,17 +10,20 @@ from typing import Any, Protocol
 
 import gin
 import torch
+import torch.nn as nn
 
 from taac.acting.collecting import Collecting
 from taac.acting.evaluation import Evaluation
 from taac.acting.metrics import summarize
+from taac.algorithms.agent import Agent
+from taac.data_structures import Experience
+from taac.errors import TaacError
 from taac.learning.learner import Learner
 from taac.runs import files
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import warn_user
 from taac.training.loggers import Logger, Loggers
-from taac.training.monitors import Monitor
 from taac.training.summaries import SummaryWriter
 
 
@@ -28,6 +31,60 @@ class Progress(Protocol):
     """Called after each iteration with the progress of training."""
 
     def __call__(self, env_steps: int, updates: int, evaluation: EpisodeSummary | None, repeated: float) -> None: ...
+
+
+class Monitor(Protocol):
+    """Computes further scalars by tag when a summary is due. It must not change anything in the run.
+
+    It may also have `check(replay)`, which raises `TaacError` if it does not support batches of this replay. Tags of its own,
+    which are not in docs/summaries.md, need a meaning: `summary_tags()` returns it by tag.
+    """
+
+    def __call__(self, agent: Agent, replay: Any, batch_size: int, length: int) -> dict[str, torch.Tensor]: ...
+
+
+@gin.configurable
+class SqilMonitor:
+    """Compares the two halves of a batch, the demonstrations and the agent's own segments.
+
+    The cosine similarity is between the two gradients `d loss / d phi` over all the actor's parameters. If it is negative, an
+    update on one half increases the other half's loss. TD errors are squared and summed over critics, as in the loss.
+    """
+
+    @staticmethod
+    def check(replay: Any) -> None:
+        """Refuses a replay whose batches have no two halves; see `SqilReplay.halves`."""
+        if not hasattr(replay, "halves"):
+            raise TaacError("SqilMonitor needs batches of two halves: bind create_experiment.demonstrations_ctor = @SqilReplay")
+
+    def __call__(self, agent: Agent, replay: Any, batch_size: int, length: int) -> dict[str, torch.Tensor]:
+        """Returns scalars computed on a new batch. Networks, statistics and training's random numbers do not change."""
+        statistics = [m for m in (agent.reward_normalizer, agent.reward_signals) if m is not None]
+        saved = [(buffer, buffer.clone()) for module in statistics for buffer in module.buffers()]
+        with torch.random.fork_rng(devices=[agent.device] if agent.device.type == "cuda" else []):
+            demonstrated, own = replay.halves(batch_size, length)
+            first, gradient = _half(agent, demonstrated)
+            second, other = _half(agent, own.experience)
+        for buffer, before in saved:
+            buffer.copy_(before)
+        return {
+            "sqil/gradient_cosine": nn.functional.cosine_similarity(gradient, other, dim=0),
+            "sqil/td_error_demonstrations": first["loss/critic"],
+            "sqil/td_error_agent": second["loss/critic"],
+            "sqil/actor_loss_demonstrations": first["loss/actor"],
+            "sqil/actor_loss_agent": second["loss/actor"],
+            "sqil/entropy_demonstrations": first["policy/entropy"],
+            "sqil/entropy_agent": second["policy/entropy"],
+        }
+
+
+def _half(agent: Agent, experience: Experience) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Returns the scalars of an update on one half, and the gradient of its loss with respect to the actor's parameters."""
+    algorithm = agent.algorithm
+    experience = agent.prepare(experience)
+    loss_info = algorithm.calc_loss(experience, algorithm.train_step(experience))
+    gradients = torch.autograd.grad(loss_info.loss.mean(), algorithm.parameter_groups()["actor"])
+    return loss_info.extra, torch.cat([gradient.flatten() for gradient in gradients])
 
 
 def timed(activity: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -63,11 +120,7 @@ class Reporter:
     """
 
     def __init__(
-        self,
-        collector: Collecting,
-        learner: Learner,
-        loggers: Sequence[Logger] | Logger = (),
-        monitor: Monitor | None = None,
+        self, collector: Collecting, learner: Learner, loggers: Sequence[Logger] | Logger = (), monitor: Monitor | None = None
     ):
         self._collector, self._learner, self._loggers = collector, learner, Loggers(loggers)
         self.monitor = monitor
@@ -158,7 +211,6 @@ class Reporter:
             self._open.flush()
 
     def finished(self) -> None:
-        """Reports that the run is complete."""
         self._finished = True
         self._writer.finished(self._collector.env_steps)
 
@@ -169,9 +221,7 @@ class Reporter:
         return self.seconds
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the seconds of training so far."""
         return {"seconds": self.elapsed()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores `state_dict()`."""
         self.seconds = float(state["seconds"])

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import gin
 import torch.nn as nn
 
-from taac.errors import NotFiniteError, TaacError
+from taac.errors import NotFiniteError, TaacError, refuse_below
 from taac.runs import checkpoint, extension, files, inspection
 from taac.runs.checkpoint import Checkpoint
 from taac.runs.files import Damaged
@@ -29,8 +29,7 @@ class Saving:
     """
 
     def __init__(self, keep_checkpoints: int = 2, save_best: bool = True, save_replay: bool = True):
-        if keep_checkpoints < 1:
-            raise TaacError(f"Saving.keep_checkpoints must be 1 or more, got {keep_checkpoints}")
+        refuse_below(1, "Saving", keep_checkpoints=keep_checkpoints)
         self.keep_checkpoints, self.save_best, self.save_replay = keep_checkpoints, save_best, save_replay
 
 
@@ -44,8 +43,6 @@ class Part(Protocol):
 
 class Saver:
     """Writes checkpoints of a run's parts into its folder, and restores them.
-
-    It knows the parts only by name. Everything that a part saves is in its `state_dict`.
 
     Args:
         parts: by name, in the order in which they are restored. The collector comes last. If its environments cannot be
@@ -71,12 +68,8 @@ class Saver:
     def restore(self, folder: RunFolder, config: str | None = None, without: Collection[str] = ()) -> str:
         """Restores all parts and the folder's other files from the newest undamaged checkpoint. Warns of damaged ones.
 
-        Args:
-            config: the configuration to go on with, if it is another than the folder's.
-            without: names of parts that are not restored.
-
-        Returns:
-            The configuration of the checkpoint.
+        `config` is the configuration to go on with, if it is another than the folder's; parts in `without` are not restored.
+        Returns the configuration of the checkpoint.
 
         Raises:
             TaacError: no checkpoint is undamaged, or it belongs to a run of another configuration.
@@ -112,7 +105,7 @@ class Saver:
             yield found
 
     def load(self, found: Checkpoint, without: Collection[str] = ()) -> None:
-        """Restores all parts from a checkpoint, but for some.
+        """Restores all parts from a checkpoint, but for those in `without`.
 
         Raises:
             Damaged: the frames or the actions of the running episodes are not as they were written.

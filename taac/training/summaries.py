@@ -121,12 +121,6 @@ def known_tags() -> dict[str, str]:
     return tags
 
 
-def next_number(folder: Path) -> int:
-    """Returns the number for the folder's next event file: one more than the highest so far, or 0."""
-    found = (layout.number_of_event_file(path.name) for path in folder.glob(layout.EVENTS))
-    return 1 + max((number for number in found if number is not None), default=-1)
-
-
 def unknown_tags(tags: Sequence[str], own: Mapping[str, str]) -> list[str]:
     """Returns the tags that are neither in the table nor among an algorithm's own.
 
@@ -140,10 +134,9 @@ def unknown_tags(tags: Sequence[str], own: Mapping[str, str]) -> list[str]:
 
 
 class SummaryWriter:
-    """Writes summaries to a TensorBoard event file.
+    """Writes summaries to a TensorBoard event file in a folder.
 
     Args:
-        folder: where the event file goes.
         purge_step: hides what an earlier process of the run wrote at this step or later, because it will be repeated.
         tags: own tags of the algorithm and the monitor, and their meaning.
         also: called with the same scalars by tag, and their step.
@@ -156,15 +149,20 @@ class SummaryWriter:
         tags: Mapping[str, str] | None = None,
         also: Callable[[Mapping[str, float], int], None] = lambda values, env_steps: None,
     ):
+        from tensorboard.summary.writer.event_file_writer import _AsyncWriterThread
         from torch.utils.tensorboard import SummaryWriter as Writer  # takes half a second, which only runs pay
 
         self._folder, self._also = folder, also
         # The number orders a run's event files even if the clock was set back. The random part is unpredictable, so no link
         # can be waiting under that name.
-        suffix = f".taac-{next_number(folder)}-{secrets.token_hex(8)}"
+        found = (layout.number_of_event_file(path.name) for path in folder.glob(layout.EVENTS))
+        number = 1 + max((number for number in found if number is not None), default=-1)
+        suffix = f".taac-{number}-{secrets.token_hex(8)}"
         self._file = folder / f"{layout.EVENTS}{suffix}"  # for errors of the system, whose thread does not name it
-        self._hook_before = threading.excepthook
-        self._hook = threading.excepthook = _but_for_event_writers(threading.excepthook)
+        # Ignores TensorBoard's threads. Their errors are raised again by the next call.
+        before = self._hook_before = threading.excepthook
+        self._hook = lambda raised: None if isinstance(raised.thread, _AsyncWriterThread) else before(raised)
+        threading.excepthook = self._hook
         try:
             self._writer = Writer(str(folder), purge_step=purge_step, filename_suffix=suffix)
         except BaseException:
@@ -184,7 +182,6 @@ class SummaryWriter:
         self._also(numbers, env_steps)
 
     def histograms(self, values: Mapping[str, torch.Tensor], env_steps: int) -> None:
-        """Writes the distribution of the values of each tensor."""
         for tag, value in values.items():
             self._writer.add_histogram(tag, value.cpu(), env_steps)
 
@@ -206,17 +203,44 @@ class SummaryWriter:
     def hyper_parameters(self, values: Mapping[str, Any]) -> None:
         """Writes the run's entry in the hparams view, with `evaluation/return` as the metric.
 
-        Args:
-            values: numbers, bools and strings by name. Other types are written as text, and None leaves the cell empty. All runs
-                should have the same names, because the view reads its columns from just one of them.
+        Other values than numbers, bools and strings are written as text, and None leaves the cell empty. All runs should have the
+        same names, because the view reads its columns from just one of them.
         """
-        for summary in _hyper_parameters_begin(values, "evaluation/return"):
-            self._writer.file_writer.add_summary(summary, 0)
+        from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+        session = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
+        infos = []
+        for name, value in values.items():
+            if value is None:
+                kind = api_pb2.DATA_TYPE_UNSET
+            elif isinstance(value, bool):
+                kind, session.hparams[name].bool_value = api_pb2.DATA_TYPE_BOOL, value
+            elif isinstance(value, (int, float)):
+                kind, session.hparams[name].number_value = api_pb2.DATA_TYPE_FLOAT64, value
+            else:
+                kind, session.hparams[name].string_value = api_pb2.DATA_TYPE_STRING, str(value)
+            infos.append(api_pb2.HParamInfo(name=name, type=kind))
+        metrics = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag="evaluation/return"))]
+        columns = api_pb2.Experiment(hparam_infos=infos, metric_infos=metrics)
+        self._hyper_parameters(metadata.EXPERIMENT_TAG, 0, experiment=columns)
+        self._hyper_parameters(metadata.SESSION_START_INFO_TAG, 0, session_start_info=session)
 
     def finished(self, env_steps: int) -> None:
         """Marks the run as finished in the hparams view, and flushes, because closing would not report a failed write."""
-        self._writer.file_writer.add_summary(_hyper_parameters_end(), env_steps)
+        from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+        session = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
+        self._hyper_parameters(metadata.SESSION_END_INFO_TAG, env_steps, session_end_info=session)
         self.flush()
+
+    def _hyper_parameters(self, tag: str, env_steps: int, **record: Any) -> None:
+        """Writes a record of the hparams view, by TensorBoard's own protocol buffers and without tensorflow."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.plugins.hparams import metadata, plugin_data_pb2
+
+        about = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(**record))
+        value = Summary.Value(tag=tag, metadata=about, tensor=metadata.NULL_TENSOR)
+        self._writer.file_writer.add_summary(Summary(value=[value]), env_steps)
 
     def flush(self) -> None:
         """Flushes the event file to the disk. A checkpoint that counts it as written must not outlast it."""
@@ -235,57 +259,3 @@ class SummaryWriter:
     def _restore_hook(self) -> None:
         if threading.excepthook is self._hook:
             threading.excepthook = self._hook_before
-
-
-def _but_for_event_writers(hook: Callable[[Any], object]) -> Callable[[Any], object]:
-    """Wraps a `threading.excepthook` to ignore TensorBoard's threads. Their errors are raised again by the next call."""
-    from tensorboard.summary.writer.event_file_writer import _AsyncWriterThread
-
-    return lambda raised: None if isinstance(raised.thread, _AsyncWriterThread) else hook(raised)
-
-
-# TensorBoard's hparams view, by its own protocol buffers and without tensorflow ------------------------------------
-
-
-def _hyper_parameters_begin(values: Mapping[str, Any], metric: str) -> list[Any]:
-    """Returns the summaries that a run writes at its start: the columns of the view and the run's own values.
-
-    Args:
-        values: by name. None leaves the cell empty. Values that are neither numbers nor bools are written as text.
-        metric: tag of the scalar that the view shows beside them.
-    """
-    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
-
-    session = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
-    infos = []
-    for name, value in values.items():
-        if value is None:
-            kind = api_pb2.DATA_TYPE_UNSET
-        elif isinstance(value, bool):
-            kind, session.hparams[name].bool_value = api_pb2.DATA_TYPE_BOOL, value
-        elif isinstance(value, (int, float)):
-            kind, session.hparams[name].number_value = api_pb2.DATA_TYPE_FLOAT64, value
-        else:
-            kind, session.hparams[name].string_value = api_pb2.DATA_TYPE_STRING, str(value)
-        infos.append(api_pb2.HParamInfo(name=name, type=kind))
-    metrics = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=metric))]
-    return [
-        _summary(metadata.EXPERIMENT_TAG, experiment=api_pb2.Experiment(hparam_infos=infos, metric_infos=metrics)),
-        _summary(metadata.SESSION_START_INFO_TAG, session_start_info=session),
-    ]
-
-
-def _hyper_parameters_end() -> Any:
-    """Returns the summary that a run writes when it has finished."""
-    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
-
-    session = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
-    return _summary(metadata.SESSION_END_INFO_TAG, session_end_info=session)
-
-
-def _summary(tag: str, **record: Any) -> Any:
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.plugins.hparams import metadata, plugin_data_pb2
-
-    about = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(**record))
-    return Summary(value=[Summary.Value(tag=tag, metadata=about, tensor=metadata.NULL_TENSOR)])

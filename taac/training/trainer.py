@@ -27,10 +27,10 @@ from taac.runs.run_folder import RunFolder
 from taac.training.attributes import Attribute, Attributes
 from taac.training.checks import check_batches, check_segments
 from taac.training.compilation import compile_if_it_pays
-from taac.training.data_parallel_files import saver_of
+from taac.training.data_parallel_files import SharedSaver
 from taac.training.hooks import Hooks
 from taac.training.reporting import Progress, Reporter, timed
-from taac.training.saving import Part, Saving, save_evidence
+from taac.training.saving import Part, Saver, Saving, save_evidence
 from taac.training.update_ratio import Due, Intervals, UpdateRatio
 from taac.training.warm_start import load_parts
 
@@ -40,14 +40,9 @@ class Trainer:
     """Collects, learns, evaluates, writes summaries and saves. Counts of steps are sums over all environments and ranks.
 
     Args:
-        collector: takes the environment steps, and fills the replay buffer.
-        learner: takes the gradient steps; holds the agent.
-        replay_buffer: stores the frames.
         intervals: say when summaries, evaluations, checkpoints and the end are due.
         update_ratio: says how many gradient steps the environment steps earn.
-        evaluator: evaluates the agent.
         saving: says what is kept.
-        reporter: writes summaries.
         segment_length: frames per segment, T.
         batch_size: segments per gradient step. The values of a schedule are rounded. A compiled agent recompiles its update
             for each size, so its schedule must be a `PiecewiseSchedule` in steps.
@@ -63,9 +58,6 @@ class Trainer:
         interrupted: whether `train` ended because it was told to, before the end of the run.
         compilation: whether updates are compiled and why, as a sentence.
         attributes: numbers that can be read and set during training; see `Attributes`.
-
-    Raises:
-        TaacError: a setting is out of range, or the parts do not fit together.
     """
 
     def __init__(
@@ -108,31 +100,22 @@ class Trainer:
         self.batch_sizes = tuple(round(size) for size in bounds(batch_size))  # smallest and largest
         self.set_batch_size(at_start(batch_size))
         parameter = "Trainer.batch_size"
-        self.scheduled = (
-            [Scheduled(parameter, batch_size, self.set_batch_size)] if isinstance(batch_size, Schedule) else []
-        )
+        self.scheduled = [Scheduled(parameter, batch_size, self.set_batch_size)] if isinstance(batch_size, Schedule) else []
         explorer = collector.explorer
         self.schedules = Schedules(self, update_ratio, learner, learner.cloning, explorer, self.agent, evaluator)
         self.schedules.check(self.num_env_steps, updates)
-        in_force = Attribute(
-            lambda: self.batch_size, self.set_batch_size, parameter, (replay.min_batch_size, float("inf"))
-        )
-        self.attributes = Attributes(learner, explorer, self.schedules, {"batch_size": in_force})
+        in_force = Attribute(lambda: self.batch_size, self.set_batch_size, parameter, (replay.min_batch_size, float("inf")))
+        self.attributes = Attributes(learner, explorer, self.schedules, in_force)
         self.hooks = Hooks(hooks or {})
         self.loaded: list[dict[str, Any]] | None = None
         self.interrupted = False
         self._stop: Callable[[], bool] = lambda: False
         frames = FrameChunks(replay_buffer) if saving.save_replay else None
-        self.saver = saver_of(ranks, self._parts(replay if saving.save_replay else None), frames)
-        self.parallel = DataParallel(ranks, learner, collector, update_ratio, evaluator)
-
-    def _parts(self, saved_replay: ReplayBuffer | SqilReplay | None) -> dict[str, Part]:
-        """Returns the parts of a checkpoint, in the order in which `Saver` restores them."""
-        return {
+        parts: dict[str, Part] = {  # in the order in which `Saver` restores them
             "environment": self.environment,  # first: it refuses other spaces
             "agent": self.agent,
             "learner": self.learner,
-            **({} if saved_replay is None else {"replay": saved_replay}),
+            **({"replay": replay} if saving.save_replay else {}),
             "update_ratio": self.update_ratio,
             "evaluator": self.evaluator,
             "reporter": self.reporter,
@@ -141,6 +124,8 @@ class Trainer:
             "random": RandomNumbers(self.agent.device),
             "collector": self.collector,
         }
+        self.saver = Saver(parts, frames) if ranks.count == 1 else SharedSaver(ranks, parts, frames)
+        self.parallel = DataParallel(ranks, learner, collector, update_ratio, evaluator)
 
     @property
     def env_steps(self) -> int:
@@ -149,13 +134,7 @@ class Trainer:
 
     @property
     def seed(self) -> int:
-        """The seed of the run."""
         return self.evaluator.seed
-
-    @property
-    def _iteration(self) -> int:
-        """Environment steps of an iteration, if no action is repeated inside the environments."""
-        return self.update_ratio.unroll_length * self.environment.num_envs * self.ranks.count
 
     @property
     def stopped(self) -> str | None:
@@ -178,8 +157,6 @@ class Trainer:
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Trains to the end of the run from the current state. If `stop()` returns true, saves and returns.
-
-        A hook may end the run early; see `stop_early`.
 
         Args:
             folder: the run folder to write to.
@@ -210,7 +187,6 @@ class Trainer:
                 self.reporter.finished()
 
     def _prepare(self, folder: RunFolder, stop: Callable[[], bool]) -> None:
-        """Makes ranks, hooks and folder ready for the loop."""
         self._stop, self._iteration_began, self._process = stop, self.env_steps, os.getpid()
         if self.ranks.first:  # the others keep what the first does
             folder.checkpoints.keep = self.saving.keep_checkpoints
@@ -250,17 +226,15 @@ class Trainer:
 
         Before the first updates it waits for their compiled programs, because a run can stop only between iterations.
         """
-        if self.env_steps + self._iteration > self.update_ratio.initial_collect_steps:
+        iteration = self.update_ratio.unroll_length * self.environment.num_envs * self.ranks.count  # of actions of one step
+        if self.env_steps + iteration > self.update_ratio.initial_collect_steps:
             self.learner.wait_for_programs(self.parallel.stopping)
         return self.parallel.stopping() or self.evaluator.unfinished
 
     def stop_early(self, why: str) -> None:
         """Ends the run after this iteration, with an evaluation and a checkpoint. For hooks.
 
-        The run is then finished, and run.json holds the reason.
-
-        Args:
-            why: the reason, a line of text. Of several, the first counts.
+        The run is then finished, and run.json holds the reason, a line of text. Of several, the first counts.
         """
         self.hooks.stopped = self.hooks.stopped or why
 
@@ -276,11 +250,7 @@ class Trainer:
         return self.stopped is not None and 0 < self.env_steps == self.evaluator.evaluated_at
 
     def begin(self) -> list[dict[str, Any]]:
-        """Loads the parts of other runs in `load_from`; returns where each came from.
-
-        Raises:
-            TaacError: a part does not exist or does not fit.
-        """
+        """Loads the parts of other runs in `load_from`; returns where each came from. Refuses parts that do not exist or fit."""
         if self.loaded is None:
             buffer = self.replay_buffer if self.ranks.count == 1 else None
             self.loaded = load_parts(self.agent, self.load_from, self.learner, buffer)
@@ -314,7 +284,6 @@ class Trainer:
         self._follow_schedules()  # evaluations and checkpoints then see the values of the current counts
 
     def summarize(self) -> None:
-        """Reports what happened since the last summary."""
         updates, earning = self.learner.num_updates, self.env_steps - self.update_ratio.initial_collect_steps
         values: dict[str, Any] = {"count/update_ratio": updates / max(1, earning), **self.schedules.summaries()}
         values |= self.collector.summaries()
@@ -357,9 +326,8 @@ class Trainer:
     def resume(self, folder: RunFolder, config: str | None = None, forget_replay: bool = False) -> None:
         """Resumes from the folder's newest undamaged checkpoint. Warns of damaged ones.
 
-        Args:
-            config: the configuration to go on with, if it is another than the folder's.
-            forget_replay: leaves the replay buffer behind. It is then filled again, as without `save_replay`.
+        `config` is the configuration to go on with, if it is another than the folder's. With `forget_replay` the replay buffer is
+        left behind, and filled again, as without `save_replay`.
 
         Raises:
             TaacError: no checkpoint is undamaged, it belongs to a run of another configuration, or its counts fit no run.
@@ -426,11 +394,7 @@ class Trainer:
         return frames + 3 * sum(p.nbytes for p in self.agent.state_dict().values())
 
     def set_batch_size(self, size: float) -> None:
-        """Sets the number of segments per batch, rounded.
-
-        Raises:
-            TaacError: the ranks cannot share them equally.
-        """
+        """Sets the number of segments per batch, rounded. Refuses one that the ranks cannot share equally."""
         self.own_batch_size = self.ranks.share("Trainer.batch_size", round(size))
         self.batch_size = round(size)
 

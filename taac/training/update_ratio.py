@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import gin
 
-from taac.errors import TaacError
+from taac.errors import TaacError, refuse_below
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
 
 
@@ -27,9 +27,6 @@ class Intervals:
         num_env_steps: length of the run. An evaluation and a checkpoint are due at its end.
         summary_interval, evaluation_interval, checkpoint_interval: a summary of training, an evaluation or a checkpoint is due
             whenever a multiple of its interval is reached or passed. A checkpoint changes nothing in the run.
-
-    Raises:
-        TaacError: a number is below 1.
     """
 
     def __init__(
@@ -41,18 +38,12 @@ class Intervals:
     ):
         self.num_env_steps = num_env_steps
         self.summary, self.evaluation, self.checkpoint = summary_interval, evaluation_interval, checkpoint_interval
-        given = {
-            "num_env_steps": num_env_steps,
-            "evaluation_interval": evaluation_interval,
-            "summary_interval": summary_interval,
-            "checkpoint_interval": checkpoint_interval,
-        }
-        for name, value in given.items():
-            if value < 1:
-                raise TaacError(f"Intervals.{name} must be 1 or more, got {value}")
+        refuse_below(
+            1, "Intervals", num_env_steps=num_env_steps, evaluation_interval=evaluation_interval,
+            summary_interval=summary_interval, checkpoint_interval=checkpoint_interval,
+        )  # fmt: skip
 
     def done(self, env_steps: int) -> bool:
-        """Returns whether the run is complete."""
         return env_steps >= self.num_env_steps
 
     def due(self, before: int, now: int) -> Due:
@@ -77,25 +68,19 @@ class UpdateRatio:
         num_env_steps: environment steps of the whole run.
         initial_collect_steps: environment steps before the first update.
         unroll_length, updates_per_iteration: an iteration takes `unroll_length` steps in each environment, then
-            `updates_per_iteration` gradient steps. The resulting ratio of updates to environment steps is held exactly. A
-            reset earns no update, because it is no environment step.
+            `updates_per_iteration` gradient steps. A reset earns no update, because it is no environment step.
         updates_per_env_step: sets that ratio directly, above or below 1, and replaces `updates_per_iteration`. The updates
-            that an iteration earns are taken at its end. None: as above. If it is a schedule in environment steps, the updates
-            are its integral over them. Steps that refill the buffer earn nothing and delay the schedule.
-        update_clock: what earns updates. "env_steps": environment steps, as above; an action that is repeated k times inside
-            the environment earns as much as k steps. "transitions": transitions of the replay buffer; an action earns
+            that an iteration earns are taken at its end. If it is a schedule in environment steps, the updates are its integral
+            over them. Steps that refill the buffer earn nothing and delay the schedule.
+        update_clock: what earns updates. "env_steps": environment steps; an action that is repeated k times inside the
+            environment earns as much as k steps. "transitions": transitions of the replay buffer; an action earns
             `updates_per_iteration / (unroll_length * num_envs)` however often it is repeated, as published for SAC-Nrep and
             SAC-Krep.
 
     Attributes:
         ratio: current number of updates per environment step or transition.
         schedule: of the ratio; None if it is constant.
-        clock: "env_steps" or "transitions".
         transitions: those so far that earn updates by the clock "transitions".
-        initial_collect_steps, unroll_length: as above.
-
-    Raises:
-        TaacError: the numbers are out of range or do not fit together.
     """
 
     def __init__(
@@ -108,9 +93,7 @@ class UpdateRatio:
         updates_per_env_step: float | Schedule | None = None,
         update_clock: Literal["env_steps", "transitions"] = "env_steps",
     ):
-        for name, value in {"unroll_length": unroll_length, "updates_per_iteration": updates_per_iteration}.items():
-            if value < 1:
-                raise TaacError(f"UpdateRatio.{name} must be 1 or more, got {value}")
+        refuse_below(1, "UpdateRatio", unroll_length=unroll_length, updates_per_iteration=updates_per_iteration)
         if unroll_length * num_envs > num_env_steps:
             raise TaacError(
                 f"UpdateRatio.unroll_length {unroll_length} x num_envs {num_envs} is above Intervals.num_env_steps "
@@ -175,7 +158,6 @@ class UpdateRatio:
         self._earns_from = earns_from
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the counts of what earned updates and what did not."""
         return {
             "transitions": self.transitions,
             "earns_from": self._earns_from,
@@ -183,7 +165,6 @@ class UpdateRatio:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores `state_dict()`."""
         self.transitions = int(state["transitions"])
         self._earns_from = int(state["earns_from"])
         self._unearned_steps = int(state["unearned_steps"])

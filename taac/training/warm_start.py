@@ -110,7 +110,6 @@ def _slow_copy(agent: Agent, name: str) -> str | None:
 
 
 def _parse(agent: Agent, source: str) -> tuple[checkpoint.Checkpoints, str]:
-    """Returns the run's checkpoints and the full name of the agent's module."""
     path, _, short = source.rpartition(":")
     if not path or not short:
         raise TaacError(f"create_experiment.load_from must be 'FOLDER_OF_A_RUN:MODULE', got '{source}'")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from taac import configuration
-from taac.checking.advice import advice, random_endings
+from taac.checking.advice import advice, random_endings, shares
 from taac.checking.description import describe
-from taac.checking.footprint import shares
 from taac.configuration import RunRequest
 from taac.demonstrations.episode_files import EpisodeWriter
 from taac.environments.create import create_environment

@@ -22,7 +22,7 @@ from taac.errors import TaacError
 from taac.replay import Batch
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
-from taac.training.monitors import SqilMonitor
+from taac.training.reporting import SqilMonitor
 from tests.algorithms import reference, taac_reference
 from tests.algorithms.reference import BATCH, IS_FIRST, NUM_ACTIONS, STEPS, check_update, record_draws, weights_of
 from tests.training.runs import assert_same_parameters, built, learn_until, recorded, rows, run, trained

@@ -23,8 +23,8 @@ from taac.algorithms.action_specs import DiscreteActionSpec
 from taac.algorithms.agent import Agent
 from taac.algorithms.reward_signals import GAIL, RND
 from taac.demonstrations.replay import Demonstrations, SqilReplay
-from taac.learning import gradients, side_losses
 from taac.learning import learner as learner_module
+from taac.learning import side_losses
 from taac.learning.guard import CUDA_INTERVAL
 from taac.learning.learner import Learner
 from taac.machine.compiled import CompiledFunction
@@ -47,7 +47,7 @@ def no_numbers(monkeypatch):
     monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
     for module in (agent_module, learner_module):
         monkeypatch.setattr(module, "CompiledFunction", lambda *args, **more: CompiledFunction(*args, compiler="none", **more))
-    for module in (gradients, side_losses):  # torch has no mixed precision on this device
+    for module in (learner_module, side_losses):  # torch has no mixed precision on this device
         monkeypatch.setattr(module, "mixed_precision", lambda *_: contextlib.nullcontext())
     enabled = torch.is_autocast_enabled
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind=None: kind != "meta" and enabled(kind))

@@ -17,8 +17,7 @@ from taac import nest
 from taac.acting.random_numbers import TRAINING, derived_seed
 from taac.errors import RESUMABLE, EnvironmentFailed
 from taac.parallel import worker
-from taac.parallel.channels import Lost
-from taac.parallel.pool import CollectorPool, Remote
+from taac.parallel.pool import CollectorPool, Lost, Remote
 from taac.parallel.remote_collector import RemoteCollector
 from taac.runs.run_folder import RunFolder
 from tests import forked

@@ -16,10 +16,8 @@ from taac import configuration
 from taac.algorithms import agent as agent_module
 from taac.errors import TaacError
 from taac.learning import learner as learner_module
-from taac.machine import ahead as ahead_module
 from taac.machine import compiled as compiled_module
-from taac.machine.ahead import compile_ahead
-from taac.machine.compiled import CompiledFunction
+from taac.machine.compiled import CompiledFunction, compile_ahead
 from taac.runs.run_folder import RunFolder
 from tests.machine.test_compiled import Scaled
 from tests.training.runs import assert_same_parameters, build, rows, run
@@ -83,7 +81,7 @@ def test_a_copy_of_what_is_compiled_ahead_waits_too(in_torchs_cache, children):
 def test_a_process_that_hangs_while_it_compiles_ahead_is_ended(monkeypatch, in_torchs_cache, children):
     here = os.getpid()
     monkeypatch.setattr(compiled_module, "compile_graph", lambda graph, *_: graph if os.getpid() == here else time.sleep(60))
-    monkeypatch.setattr(ahead_module, "LONGEST", 0.05)
+    monkeypatch.setattr(compiled_module, "LONGEST", 0.05)
     module, x = Scaled(), torch.tensor([3.0])
     compiled = CompiledFunction(module.forward, module)
     compile_ahead([(compiled, (x,))])
@@ -141,7 +139,7 @@ def test_a_run_that_is_told_to_stop_while_it_waits_for_its_programs_stops_there(
     here, compiles = os.getpid(), compiled_module.compile_graph
     slowly = lambda *args: compiles(*args) if os.getpid() == here else time.sleep(600)  # noqa: E731
     monkeypatch.setattr(compiled_module, "compile_graph", slowly)
-    monkeypatch.setattr(ahead_module, "LONGEST", 60.0)
+    monkeypatch.setattr(compiled_module, "LONGEST", 60.0)
     trainer, folder, asked = build(*params), RunFolder(tmp_path / "stopped"), []
     folder.begin(configuration.operative_config(), {"seed": trainer.seed, "environment": trainer.environment.name})
 

@@ -9,11 +9,10 @@ import torch
 from taac import configuration
 from taac.acting.evaluation import evaluate
 from taac.algorithms import Algorithm, SacAlgorithm
-from taac.checking.description import describe
+from taac.checking.description import describe, first_update
 from taac.configuration import RunRequest
 from taac.errors import TaacError
 from taac.training import experiment
-from taac.training.first_update import failure_of_first_update, tags_of_first_update
 from taac.training.summaries import unknown_tags
 from tests.methods import DISCRETE_METHODS
 from tests.training.runs import every_method
@@ -104,7 +103,7 @@ def tagged(tag, meaning):
 def test_a_tag_without_a_meaning_is_told(tag, meaning, known):
     trainer = build(tagged(tag, meaning))
     spec = experiment.experience_spec(trainer.environment, trainer.agent)
-    tags = tags_of_first_update(trainer.agent, spec, trainer.segment_length)
+    tags, _ = first_update(trainer.agent, spec, trainer.segment_length)
     assert unknown_tags(tags, trainer.agent.algorithm.summary_tags()) == ([] if known else [tag])
 
 
@@ -133,11 +132,6 @@ def test_taac_check_tells_how_the_first_update_fails():
     assert lines.index("what looks wrong:") + 1 == lines.index(told[0])
 
 
-def failure(trainer):
-    spec = experiment.experience_spec(trainer.environment, trainer.agent)
-    return failure_of_first_update(trainer.agent, spec, trainer.segment_length)
-
-
 @pytest.mark.parametrize("method", every_method("sdar", "sac_krep", "sac_value", "sac_hybrid"))
 def test_every_method_computes_its_first_loss_on_blank_frames(method):
     task = "CartPole-v1" if method in DISCRETE_METHODS else "Pendulum-v1"
@@ -145,8 +139,7 @@ def test_every_method_computes_its_first_loss_on_blank_frames(method):
     spec = experiment.experience_spec(trainer.environment, trainer.agent)
     before = {name: tensor.clone() for name, tensor in trainer.agent.state_dict().items()}
     state = torch.get_rng_state()
-    found = tags_of_first_update(trainer.agent, spec, trainer.segment_length)
-    assert found is not None and "loss/critic" in found and "loss/actor" in found
-    assert failure(trainer) is None
+    tags, failure = first_update(trainer.agent, spec, trainer.segment_length)
+    assert "loss/critic" in tags and "loss/actor" in tags and failure is None
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.agent.state_dict().items())

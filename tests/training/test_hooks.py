@@ -14,8 +14,7 @@ from taac.acting.metrics import summarize
 from taac.errors import TaacError
 from taac.runs import durable
 from taac.runs.run_folder import RunFolder
-from taac.training.hooks import POINTS, Hooks
-from taac.training.stop_when import StopWhen
+from taac.training.hooks import POINTS, Hooks, StopWhen
 from taac.training.warm_start import load_parts
 from tests.training.runs import assert_same_parameters, build, run
 

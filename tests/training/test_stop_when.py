@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from taac.errors import TaacError
-from taac.training.stop_when import StopWhen
+from taac.training.hooks import StopWhen
 
 
 class Stub:

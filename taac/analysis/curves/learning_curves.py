@@ -40,15 +40,11 @@ def interpolate(runs: Sequence[Run], steps: np.ndarray) -> np.ndarray:
     return np.stack([np.interp(steps, x, values, left=math.nan, right=math.nan) for x, values in runs])
 
 
-def area_under_curve(
-    steps: np.ndarray, values: np.ndarray, low: float | None = None, high: float | None = None
-) -> float:
+def area_under_curve(steps: np.ndarray, values: np.ndarray, low: float | None = None, high: float | None = None) -> float:
     """The mean value `[n]` of one run over rising steps, `integral from low to high / (high - low)`, by the trapezoid rule.
 
-    The range is from the first to the last evaluation, unless it is given. Curves are comparable only over the same range.
-
-    Raises:
-        TaacError: the range is empty, or the run does not cover it.
+    The range is from the first to the last evaluation, unless it is given; the run must cover it. Curves are comparable only over
+    the same range.
     """
     start, end = steps[0] if low is None else low, steps[-1] if high is None else high
     if not steps[0] <= start < end <= steps[-1]:

@@ -38,9 +38,6 @@ def plot_run(folder: Path) -> tuple[Path, Path, list[str]]:
     Greedy evaluations have a band of one standard deviation over episodes. Exploring episodes are drawn beside them. Nothing
     is smoothed. `curves.csv` holds every scalar summary (tag, env_steps, wall_time, value). Returns both files, and notes on
     problems of the run.
-
-    Raises:
-        TaacError: as `drawable`.
     """
     record = drawable(folder)
     file = io.BytesIO()
@@ -58,11 +55,7 @@ def plot_run(folder: Path) -> tuple[Path, Path, list[str]]:
 
 
 def drawable(folder: Path) -> Record:
-    """Reads a run that can be drawn.
-
-    Raises:
-        TaacError: the folder holds no run, or the run has no evaluation yet.
-    """
+    """Reads a run that can be drawn. Refuses a folder without a run, or without an evaluation."""
     record = run_records.read(folder, folder)
     if not np.isfinite(record.returns).any():
         raise TaacError(f"the run in {folder} has nothing to draw: {'; '.join(record.problems)}")
@@ -101,11 +94,7 @@ def check_format(path: Path) -> None:
 
 
 def write_curves(found: TagCurves, path: Path) -> Path:
-    """Writes curves as a figure (.png, .svg) or table (.csv). The same curves produce the same bytes.
-
-    Raises:
-        TaacError: the suffix is another, or there are more panels than a figure can hold.
-    """
+    """Writes curves as a figure (.png, .svg) or table (.csv). The same curves produce the same bytes."""
     check_format(path)
     suffix = path.suffix.lower()
     data = table(found).encode() if suffix == ".csv" else picture(found, suffix[1:])

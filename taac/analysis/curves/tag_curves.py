@@ -85,7 +85,12 @@ def make_curves(roots: Sequence[Path], options: Options) -> TagCurves:
         raise TaacError(f"--smoothing must be 0 or more {AXES[options.x]}, got {options.smoothing}")
     if not options.tags:
         raise TaacError("--tags is empty; use tags, such as rollout/return, or patterns, such as 'beta/*'")
-    records, told_apart = groups.labelled(_records(roots), options.group_by)
+    unique: dict[Path, Record] = {}  # each run once, named by its whole path if there are several folders
+    for root in roots:
+        for record in run_records.find(root):
+            path = root / record.folder
+            unique.setdefault(path.resolve(), record if len(roots) == 1 else record._replace(folder=path.as_posix()))
+    records, told_apart = groups.labelled(list(unique.values()), options.group_by)
     notes = _Notes()
     for note in (*told_apart, *comparable.refuse_mixtures(records, options.allow_mixed)):
         notes.add(note)
@@ -113,11 +118,7 @@ def make_curves(roots: Sequence[Path], options: Options) -> TagCurves:
 
 
 def choose(patterns: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The tags that match the patterns, each once, in the order of the patterns.
-
-    Raises:
-        TaacError: a pattern matches no tag.
-    """
+    """The tags that match the patterns, each once, in the order of the patterns. Refuses a pattern that matches none."""
     chosen: list[str] = []
     for pattern in patterns:
         matching = [tag for tag in known if tag == pattern or fnmatchcase(tag, pattern)]
@@ -147,17 +148,6 @@ def smooth(x: np.ndarray, y: np.ndarray, width: float) -> np.ndarray:
     out = np.full(y.shape, math.nan)
     out[known] = sums / (ends - first)
     return out
-
-
-def _records(roots: Sequence[Path]) -> list[Record]:
-    """All runs below the folders, each once. They are named by their whole paths if there are several folders."""
-    found: dict[Path, Record] = {}
-    for root in roots:
-        for record in run_records.find(root):
-            path = root / record.folder
-            named = record if len(roots) == 1 else record._replace(folder=path.as_posix())
-            found.setdefault(path.resolve(), named)
-    return list(found.values())
 
 
 def _series(record: Record) -> dict[str, Scalar]:

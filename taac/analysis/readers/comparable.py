@@ -49,11 +49,7 @@ def mixtures(records: Sequence[Record]) -> list[str]:
 
 
 def refuse_mixtures(records: Sequence[Record], allow_mixed: bool) -> list[str]:
-    """Returns the differences of `mixtures` as warnings.
-
-    Raises:
-        TaacError: there are differences, and `allow_mixed` is false.
-    """
+    """Returns the differences of `mixtures` as warnings; refuses them unless `allow_mixed`."""
     found = mixtures(records)
     if found and not allow_mixed:
         raise TaacError(
@@ -152,8 +148,7 @@ def reaching_environment(settings: Mapping[str, str]) -> set[str]:
 def _used(settings: Mapping[str, str], text: str, scopes: tuple[str, ...], macros: set[str]) -> list[_Used]:
     """The configurables that a value refers to, also through macros, which are added to `macros`.
 
-    Args:
-        scopes: those in which a reference without a scope is called.
+    A reference without a scope is called in `scopes`.
     """
     found, texts = [], [text]
     while texts:

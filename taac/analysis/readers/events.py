@@ -106,11 +106,7 @@ class _Reader:
         self._began: float | None = None  # wall time at which the run would have begun without its pauses
 
     def read(self, raw: bytes) -> None:
-        """Adds a file's points.
-
-        Raises:
-            Damaged: a record is; those before it were read.
-        """
+        """Adds a file's points. Raises `Damaged` at a damaged record; those before it were read."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
         for event in _events(raw):

@@ -84,9 +84,12 @@ def _labels(
     while rest and not apart(lambda r: values(r, names)):
         names.append(rest.pop(0))
     dots = " ..." if any(name in everywhere for name in rest) else ""
+    last = {name: re.split(r"[./]", name)[-1] for name in names}  # abbreviated, where no other has the same last part
+    unique = {name: list(last.values()).count(text) == 1 for name, text in last.items()}
+    short = {name: ABBREVIATIONS.get(text, text) if unique[name] else name for name, text in last.items()}
     labels = {r.folder: f"{method} {UNKNOWN}" if differing else method for r in of}
     for r in known:
-        shown = (f" {text}={_value(r.settings[name])}" for name, text in _short_names(names).items() if name in r.settings)
+        shown = (f" {text}={_value(r.settings[name])}" for name, text in short.items() if name in r.settings)
         labels[r.folder] = f"{method}{''.join(shown)}{dots}"
     if apart(lambda r: labels[r.folder]) and all(is_name(label) and label not in taken for label in labels.values()):
         return labels
@@ -97,14 +100,6 @@ def _labels(
             number[settings] += len(of)
         labels[r.folder] = label
     return labels
-
-
-def _short_names(names: Sequence[str]) -> dict[str, str]:
-    """The last parts of names, abbreviated; whole names where several have the same last part."""
-    last = {name: re.split(r"[./]", name)[-1] for name in names}
-    return {
-        name: ABBREVIATIONS.get(text, text) if list(last.values()).count(text) == 1 else name for name, text in last.items()
-    }
 
 
 def _value(text: str) -> str:
@@ -120,11 +115,7 @@ def _value(text: str) -> str:
 
 
 def _resolve(name: str, records: Sequence[Record]) -> str:
-    """The full name of a setting that `--group_by` names.
-
-    Raises:
-        TaacError: there is none, or there are several.
-    """
+    """The full name of the one setting that `--group_by` names."""
     known = {setting for r in records for setting in r.settings}
     for asked in (name, *(whole for whole, abbreviated in ABBREVIATIONS.items() if abbreviated == name)):
         if asked in known:

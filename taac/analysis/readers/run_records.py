@@ -135,6 +135,11 @@ def read(folder: Path, root: Path) -> Record:
     for name in ("method", "task", "environment", "status"):
         if about.get(name) and not _text(about[name]):
             problems.append(f"run.json: {name!r} is no name: expected printable text of at most {MAX_NAME} characters")
+    versions = about.get("versions", {})
+    if not (isinstance(versions, dict) and all(v is None or _text(v) for v in versions.values())):
+        expected = 'an object of packages and their versions, text such as "2.13.0"'
+        problems.append(f"run.json: 'versions' are none: expected {expected}")
+        versions = {}
     summaries = events.read(folder)
     budget = _value(settings, "Intervals.num_env_steps")
     if budget is None and about.get("status") == "finished":
@@ -150,7 +155,7 @@ def read(folder: Path, root: Path) -> Record:
         status=_text(about.get("status")) or "unknown",
         budget=_count(budget),
         update_ratio=_update_ratio(settings),
-        versions=_versions(about, problems),
+        versions=versions,
         products=_text(about.get("products")),
         statements={name: settings[name] for name in (TUNING, RETURN_BOUNDS) if name in settings},
         settings={
@@ -211,14 +216,6 @@ def _well_formed(text: str) -> str:
 
 def _count(value: Any) -> int | None:
     return value if type(value) is int and abs(value) <= events.MAX_STEP else None
-
-
-def _versions(about: Mapping[str, Any], problems: list[str]) -> dict[str, str | None]:
-    versions = about.get("versions", {})
-    if isinstance(versions, dict) and all(v is None or _text(v) for v in versions.values()):
-        return versions
-    problems.append("run.json: 'versions' are none: expected an object of packages and their versions, text such as \"2.13.0\"")
-    return {}
 
 
 def method_of(folder: Path, about: Mapping[str, Any]) -> str:

@@ -127,18 +127,16 @@ def iqm_curves(
     grid = grid[grid <= 1]
     if grid.size > MOST_IQM_POINTS:
         grid = np.linspace(grid[0], 1, MOST_IQM_POINTS)
-    rows = [{"method": method, **_iqm_curve(of, grid)} for method, of in runs.items() if all(of)]
+    rows = []
+    for method, by_task in runs.items():
+        if all(by_task):
+            values, found = [interpolate(of, grid) for of in by_task], np.full((3, grid.size), np.nan)
+            for i in np.flatnonzero(np.all([np.isfinite(of).all(0) for of in values], axis=0)):
+                found[:, i] = estimate_interval([of[:, i] for of in values], "iqm", IQM_RESAMPLES)[:3]
+            rows.append({"method": method, **dict(zip(("estimate", "low", "high"), found.tolist()))})
     common = {steps[task] for task in tasks}
     x, label = (grid * common.pop(), "environment steps") if len(common) == 1 else (grid, "share of the compared step")
     return {"x": x, "x_label": label, "methods": rows} if grid.size and rows else None
-
-
-def _iqm_curve(tasks: Sequence[Sequence[Run]], grid: np.ndarray) -> dict[str, list[float]]:
-    values = [interpolate(runs, grid) for runs in tasks]
-    rows = np.full((3, grid.size), np.nan)
-    for i in np.flatnonzero(np.all([np.isfinite(of).all(0) for of in values], axis=0)):
-        rows[:, i] = estimate_interval([of[:, i] for of in values], "iqm", IQM_RESAMPLES)[:3]
-    return dict(zip(("estimate", "low", "high"), rows.tolist()))
 
 
 # --- Figures --------------------------------------------------------------------------------------

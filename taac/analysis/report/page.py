@@ -165,13 +165,10 @@ def plain(value: Any) -> Any:
 
 
 def write_report(comparison: dict[str, Any], folder: Path) -> list[Path]:
-    """Writes report.md, report.csv, report.html, report.json and the figures from the result of `make_report`.
+    """Writes report.md, report.csv, report.html, report.json and the figures from the result of `make_report`; returns the files.
 
     The same comparison produces the same bytes. All contents are created before the first file is touched, and each file is
     replaced by one rename. Figures of an earlier report that this one lacks are removed.
-
-    Returns:
-        The files, the tables first.
     """
     pictures = figures.draw(comparison)
     content = {**comparison, "figures": list(pictures)}

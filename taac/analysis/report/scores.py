@@ -86,11 +86,7 @@ AllScores = Mapping[str, Mapping[str, Scores]]  # by task and method
 
 
 def checked(options: Options) -> Options:
-    """Returns the options with what diverged runs count as read from a text.
-
-    Raises:
-        TaacError: a number is out of range, or the policy for diverged runs is none.
-    """
+    """Returns the options with what diverged runs count as read from a text. Refuses what is out of range."""
     if options.last < 1:
         raise TaacError(f"--last_evaluations must be 1 or more, got {options.last}")
     if options.at_step is not None and options.at_step < 0:

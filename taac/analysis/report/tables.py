@@ -69,11 +69,7 @@ class Published(NamedTuple):
 
 
 def load_published(path: Path | None) -> list[Published]:
-    """Returns the entries of a file such as `experiments/results/published.json`; none without a file.
-
-    Raises:
-        TaacError: the file cannot be read, or an entry lacks something.
-    """
+    """Returns the entries of a file such as `experiments/results/published.json`; none without a file."""
     if path is None:
         return []
     try:

@@ -18,18 +18,10 @@ import numpy as np
 from taac.analysis.readers.events import LARGEST
 from taac.analysis.readers.run_records import RETURN_BOUNDS, value_of
 from taac.analysis.report.scores import AllScores, Options, Scores
-from taac.analysis.statistics import families
+from taac.analysis.statistics import families, intervals
 from taac.analysis.statistics.differences import improvement_interval
 from taac.analysis.statistics.families import Comparison, Verdict, midranks
-from taac.analysis.statistics.intervals import (
-    CONFIDENCE,
-    Interval,
-    Range,
-    Tasks,
-    cut_interval,
-    estimate_interval,
-    performance_profile,
-)
+from taac.analysis.statistics.intervals import CONFIDENCE, Interval, Range, Tasks
 from taac.errors import TaacError
 from taac.runs import files
 
@@ -64,10 +56,7 @@ def load_anchors(extra: Path | None = None) -> tuple[str, dict[str, Anchor]]:
     """Returns the version and the anchors by environment id. Anchors in `extra` replace the package's own.
 
     A file is `{"version": ..., "tasks": {"Hopper-v5": {"y0": 18.0, "y1": 3800.0, "source": "..."}}}`, with
-    `"bounds": [0, 1]` for a task whose returns have some. Other entries are ignored.
-
-    Raises:
-        TaacError: a file cannot be read, or its anchors are not finite or not different.
+    `"bounds": [0, 1]` for a task whose returns have some. Other entries are ignored. Anchors must be finite and different.
     """
     versions: list[str] = []
     anchors: dict[str, Anchor] = {}
@@ -107,9 +96,7 @@ def _range(ends: Any) -> Range | None:
     return (low, high) if -LARGEST <= low < high <= LARGEST else None
 
 
-def read_bounds(
-    given: Sequence[str], scales: Mapping[str, Anchor], scores: AllScores, warnings: list[str]
-) -> dict[str, Range]:
+def read_bounds(given: Sequence[str], scales: Mapping[str, Anchor], scores: AllScores, warnings: list[str]) -> dict[str, Range]:
     """The lowest and highest possible return of every task that has some. Appends to `warnings` which are not used, and why.
 
     Args:
@@ -154,9 +141,7 @@ def read_bounds(
     return found
 
 
-def _declared(
-    task: str, methods: Mapping[str, Scores], scales: Mapping[str, Anchor], warnings: list[str]
-) -> Range | None:
+def _declared(task: str, methods: Mapping[str, Scores], scales: Mapping[str, Anchor], warnings: list[str]) -> Range | None:
     texts = {r.statements.get(RETURN_BOUNDS, "None") for of in methods.values() for r in of.records}
     if len(texts) > 1:
         warnings.append(f"runs on {task} declare different {RETURN_BOUNDS}, so none are used")
@@ -179,9 +164,7 @@ def families_of(scores: AllScores, normal: Normal, bounds: Mapping[str, Range], 
     """For each measure, the rows of pairs on tasks and the rows of pairs over tasks, which are one family.
 
     Methods without a score in every run are not compared; that of a diverged run is -inf. `normal` is the result of `normalized`.
-
-    Raises:
-        TaacError: the baseline is no method, or pairs by seed have no partners.
+    Refuses a baseline that is no method, and pairs by seed without partners.
     """
     known = sorted({m for of in scores.values() for m in of})
     if options.baseline is not None and options.baseline not in known:
@@ -344,9 +327,9 @@ def _aggregates(measures: Mapping[str, list[np.ndarray]]) -> dict[str, Any]:
         known = [v[np.isfinite(v)] for v in measures.get(name, [])]
         found[name] = None
         if known and all(v.size for v in known):
-            found[name] = {s: estimate_interval(known, s)._asdict() for s in AGGREGATES}
-            gap = estimate_interval([np.maximum(1 - v, 0) for v in known], "mean")
-            found[name]["optimality_gap"] = cut_interval("optimality_gap", gap._asdict())
+            found[name] = {s: intervals.estimate_interval(known, s)._asdict() for s in AGGREGATES}
+            gap = intervals.estimate_interval([np.maximum(1 - v, 0) for v in known], "mean")
+            found[name]["optimality_gap"] = intervals.cut_interval("optimality_gap", gap._asdict())
     return found
 
 
@@ -357,7 +340,7 @@ def _profiles(normal: Normal) -> dict[str, Any] | None:
     if not every.size:
         return None
     taus = np.linspace(min(0.0, every.min()), max(1.0, every.max()), PROFILE_POINTS)
-    methods = [{"method": m, **performance_profile(of["final"], taus)._asdict()} for m, of in normal.items()]
+    methods = [{"method": m, **intervals.performance_profile(of["final"], taus)._asdict()} for m, of in normal.items()]
     return {"tau": taus, "methods": methods}
 
 

@@ -111,9 +111,7 @@ def improvement_interval(x: Tasks, y: Tasks) -> Interval:
     return Interval(estimate, boundary(estimate, 0.0), boundary(estimate, 1.0), CONFIDENCE, "Newcombe score")
 
 
-def bounded_difference(
-    x: np.ndarray, y: np.ndarray, bounds: tuple[float, float], confidence: float = CONFIDENCE
-) -> Difference:
+def bounded_difference(x: np.ndarray, y: np.ndarray, bounds: tuple[float, float], confidence: float = CONFIDENCE) -> Difference:
     """The mean of X `[m]` minus the mean of Y `[n]`, of scores with known bounds. It has no p-value.
 
     The interval is computed from the `intervals.bounded_interval` of each method, which is valid for "solved or not" at three

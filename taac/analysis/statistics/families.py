@@ -205,9 +205,8 @@ def _base(c: Comparison, paired: bool, confidence: float) -> Difference:
 def finite_difference(c: Comparison) -> float:
     """The difference over the runs that did not diverge; NaN if there are none on some task."""
     xs, ys = ([task[np.isfinite(task)] for task in tasks] for tasks in (c.x, c.y))
-    if not all(task.size for task in (*xs, *ys)):
-        return math.nan
-    return float(STATISTICS[c.statistic](xs) - STATISTICS[c.statistic](ys))
+    known = all(task.size for task in (*xs, *ys))
+    return float(STATISTICS[c.statistic](xs) - STATISTICS[c.statistic](ys)) if known else math.nan
 
 
 def _within(found: Difference, least: float, most: float) -> Difference:

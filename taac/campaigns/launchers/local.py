@@ -87,9 +87,7 @@ def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 def cores(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
     """Returns the number of cores this process may use, from its affinity and its control group quotas (Linux, containers).
 
-    Args:
-        cgroups: where the control groups are mounted.
-        own: the file that lists those of this process.
+    `cgroups` is where the control groups are mounted, `own` the file that lists those of this process.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min([float(allowed), *_quotas(cgroups, own)])))

@@ -13,7 +13,7 @@ from typing import Any
 
 from taac.campaigns.launchers import Outcome, local
 from taac.campaigns.run import Run
-from taac.errors import TaacError
+from taac.errors import TaacError, first_line
 from taac.runs.terminal import warn_user
 
 
@@ -26,9 +26,6 @@ class RayCluster:
         root_dir: the folder of all runs. Every machine must see it under the same path.
         cpus, gpus: CPUs and GPUs that each run occupies, fractions included: with 0.25, four runs share a GPU. A run sees only
             the GPUs that Ray gave it; without any, it trains on the CPU.
-
-    Raises:
-        TaacError: ray is not installed, there is no such cluster, or a share is out of range.
     """
 
     interval, attempts = 1.0, 4
@@ -73,8 +70,7 @@ class RayCluster:
         except self._ray.exceptions.RayTaskError as error:  # raised by `train` itself
             return Outcome(1, str(error.cause))
         except self._ray.exceptions.RayError as error:
-            told = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-            return Outcome(None, f"{type(error).__name__}: {told}")
+            return Outcome(None, first_line(error))
 
     def stop(self) -> None:
         for task in self._running:
@@ -90,8 +86,7 @@ def train(words: Sequence[str], log: str, folder: str, root_dir: str, environmen
 
     Args:
         words: the command without the interpreter, since each machine uses its own.
-        folder: working directory.
-        root_dir: a folder that must exist on this machine, too.
+        folder, root_dir: the working directory, and a folder that must exist on this machine, too.
         environment: variables of the run beside this machine's.
     """
     for path in (folder, root_dir):
@@ -124,14 +119,7 @@ def _tell_if_impossible(machines: Sequence[Mapping[str, float]], share: Mapping[
 
 
 def connected(address: str) -> Any:
-    """Connects this process to a Ray cluster, if it is not yet connected; returns the module `ray`.
-
-    Args:
-        address: see `RayCluster`.
-
-    Raises:
-        TaacError: the address has another form, ray is not installed, or there is no such cluster.
-    """
+    """Connects this process to a Ray cluster (see `RayCluster`), if it is not yet connected; returns the module `ray`."""
     check_address(address)
     try:
         import ray
@@ -139,7 +127,15 @@ def connected(address: str) -> Any:
         raise TaacError("--launcher ray needs ray, which is not installed: pip install ray (taac's extra 'ray')") from error
     if ray.is_initialized():
         return ray
-    _reach(address)
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:  # where nothing listens, Ray itself would keep trying for minutes
+        if port.isdigit():
+            socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise TaacError(
+            f"--ray_address {address}: there is no Ray cluster to connect to: {error}; start one with `ray start --head`, "
+            "which prints its address"
+        ) from error
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
     except Exception as error:  # ray raises many types
@@ -151,20 +147,6 @@ def check_address(address: str) -> None:
     """Refuses an address of another form. Of `MODULE://x`, Ray would import MODULE, whatever it is."""
     if not re.fullmatch(r"auto|local|(ray://)?([\w.-]+|\[[\da-fA-F:.]+\]):\d{1,5}", address, re.ASCII):
         raise TaacError(f"--ray_address must be auto, local, <host>:<port> or ray://<host>:<port>, got {address!r:.200}")
-
-
-def _reach(address: str) -> None:
-    """Refuses an address where nothing listens. Ray itself would keep trying for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not port.isdigit():
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=10).close()
-    except OSError as error:
-        raise TaacError(
-            f"--ray_address {address}: there is no Ray cluster to connect to: {error}; start one with `ray start --head`, "
-            "which prints its address"
-        ) from error
 
 
 def _size(path: Path) -> int:

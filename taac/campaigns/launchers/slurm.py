@@ -15,7 +15,7 @@ import gin
 
 from taac.campaigns.launchers.local import ONE_THREAD
 from taac.campaigns.run import ATTEMPT, Run
-from taac.errors import RESUMABLE, TaacError
+from taac.errors import RESUMABLE, TaacError, refuse_below
 from taac.runs import durable, files, layout
 from taac.runs.terminal import is_one_line
 
@@ -68,9 +68,6 @@ class SlurmArray:
         cpus: CPUs per task. More than one helps only with `create_experiment.num_threads` or asynchronous environments.
         setup: shell lines to run before training, such as "module load cuda".
         options: further options of `sbatch`, such as "--account=me".
-
-    Raises:
-        TaacError: `cpus` or `time` is too small, or an option is malformed.
     """
 
     def __init__(
@@ -83,8 +80,7 @@ class SlurmArray:
         setup: tuple[str, ...] = (),
         options: tuple[str, ...] = (),
     ):
-        if cpus < 1:
-            raise TaacError(f"SlurmArray.cpus must be 1 or more, got {cpus}")
+        refuse_below(1, "SlurmArray", cpus=cpus)
         for option in options:
             if not option.startswith("-") or "\n" in option:
                 raise TaacError(f"SlurmArray.options must be options of sbatch such as '--account=me', got '{option}'")
@@ -135,10 +131,8 @@ class SlurmArray:
 def submit(runs: Sequence[Run], root_dir: str | Path, array: SlurmArray, jobs: int = 0) -> str:
     """Writes the script, and submits the tasks of the runs that are not finished. Returns what `sbatch` answers.
 
-    A run whose task is still in the queue may be submitted twice: its folder is locked, so it is trained once.
-
-    Raises:
-        TaacError: there is no SLURM on this machine, or it refuses the job.
+    A run whose task is still in the queue may be submitted twice: its folder is locked, so it is trained once. Where there is no
+    SLURM, it refuses once the script is written.
     """
     if not files.check_folder(folder(root_dir)):  # for the tasks' output, whoever submits them
         folder(root_dir).mkdir(parents=True, exist_ok=True)
@@ -163,10 +157,7 @@ def _check_line(what: str, text: str) -> None:
 
 
 def _seconds(limit: str) -> float:
-    """Returns the seconds of a time limit of `sbatch`: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
-
-    Returns infinity for any other text, which SLURM itself will check.
-    """
+    """Returns the seconds of a time limit of `sbatch`: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S. Infinity for any other."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit.strip())
     if match is None:
         return math.inf
