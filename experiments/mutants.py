@@ -144,7 +144,11 @@ def run(numbers: list[int], out: Path, workers: int) -> None:
     results = json.loads(out.read_text()) if out.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
-        ignore = shutil.ignore_patterns(".git", ".venv*", "runs", "__pycache__", "_build", ".*_cache")
+        ignored = shutil.ignore_patterns(".git", ".venv*", "__pycache__", "_build", ".*_cache")
+
+        def ignore(at: str, names: list[str]) -> set[str]:
+            return {*ignored(at, names), *(["runs"] if Path(at) == ROOT else [])}
+
         shutil.copytree(ROOT, copy, ignore=ignore, symlinks=True)
         subprocess.run(["git", "init", "-q"], cwd=copy, check=True)
         for number in numbers or range(len(mutants)):

@@ -17,7 +17,7 @@ from experiments.reliability.sandbox import ESCAPE, SCRIPT, Sandbox
 from experiments.reliability.wild_values import Pickled, mutated
 from taac.errors import NotFiniteError
 from taac.runs import files, inspection, tensor_files
-from taac.runs.manifest import make_manifest, read_manifest
+from taac.runs.tensor_files import make_manifest, read_manifest
 
 RESUMING = ("train", "play")
 

@@ -26,7 +26,7 @@ from taac.campaigns.run import Run
 from taac.demonstrations import episode_files
 from taac.environments.create import create_environment
 from taac.errors import TaacError
-from taac.runs import files, inspection, layout, manifest
+from taac.runs import files, inspection, layout, tensor_files
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.run_folder import RunFolder
 
@@ -349,7 +349,7 @@ def manifests(folder: Path) -> Kind:
     )
     path = kept.path / "100.json"
     whole = path.read_bytes()
-    content = manifest.read_manifest(path)
+    content = tensor_files.read_manifest(path)
     tensors = (kept.path / "100.safetensors").read_bytes()
 
     def read() -> None:
@@ -361,12 +361,12 @@ def manifests(folder: Path) -> Kind:
 
     def with_checksum(held: Any) -> bytes:
         with _long_numbers():
-            return manifest.make_manifest(held)
+            return tensor_files.make_manifest(held)
 
-    version = manifest.FORMAT
+    version = tensor_files.FORMAT
     deep = st.sampled_from([b"[" * 50_000, b'{"a":' * 50_000]).map(
         lambda body: (
-            json.dumps({"taac_checkpoint": version, "blake2b": manifest._digest(version, body)}).encode() + b"\n" + body
+            json.dumps({"taac_checkpoint": version, "blake2b": tensor_files._digest(version, body)}).encode() + b"\n" + body
         )
     )
     changed = writes(path, damaged(whole) | revalued(content).map(with_checksum) | deep)
@@ -376,7 +376,7 @@ def manifests(folder: Path) -> Kind:
 
         def write() -> None:
             _put(kept.path / "100.safetensors", data)
-            _put(path, manifest.make_manifest({**content, "tensors": entry}))
+            _put(path, tensor_files.make_manifest({**content, "tensors": entry}))
 
         return write
 

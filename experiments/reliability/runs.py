@@ -31,7 +31,7 @@ from taac.commands import play, train  # noqa: F401
 from taac.machine.processes import die_with_parent
 from taac.runs import durable, files, frame_chunks, tensor_files
 from taac.runs.checkpoint import Checkpoints
-from taac.runs.manifest import FileEntry, read_entry
+from taac.runs.tensor_files import read_entry
 
 for _name in ("classic_control", "box2d", "mujoco"):
     importlib.import_module(f"gymnasium.envs.{_name}")
@@ -166,11 +166,7 @@ def _best(folder: Path) -> list[Any]:
 
 
 def _frames(folder: Path, entries: list[dict[str, Any]]) -> list[dict[str, torch.Tensor]]:
-    found = []
-    for entry in entries:
-        file = FileEntry(entry["name"], entry["bytes"], entry["blake2b"])
-        found.append(tensor_files.unpack(read_entry(folder / "checkpoints", file), folder))
-    return found
+    return [read_entry(folder / "checkpoints", entry) for entry in entries]
 
 
 def differences(expected: dict[str, Any], folder: Path, compared: str = "bits") -> list[str]:

@@ -5,10 +5,9 @@ that uses gin itself keeps its bindings: every call begins without any, and rest
 """
 
 from taac.api.agent import Controller, State, TrainedAgent, load
-from taac.api.checking import Checked, check
 from taac.api.comparing import Compared, Report, compare, report
 from taac.api.run import Evaluation, Run
-from taac.api.training import train
+from taac.api.training import Checked, check, train
 from taac.errors import Interrupted, TaacError
 from taac.training.hooks import StopWhen
 

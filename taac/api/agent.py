@@ -36,8 +36,7 @@ class State(NamedTuple):
     def restarted(self, where: Any = True) -> State:
         """Returns the state with new episodes where `where` `[B]` is true; by default everywhere.
 
-        Raises:
-            TaacError: it is neither one bool nor one for each environment.
+        Raises TaacError if it is neither one bool nor one for each environment.
         """
         given = np.asarray(where)
         if given.dtype != np.bool_ or given.shape not in ((), self.first.shape):
@@ -113,11 +112,8 @@ class TrainedAgent:
             state: of as many environments.
             greedy: True: the most probable action. False: a sample of the policy, drawn from torch's generator.
 
-        Returns:
-            The action in the environment's scale, batched as the observation is, and the next state.
-
-        Raises:
-            TaacError: the observation does not fit the space or the state, or is not finite; or the state is none of `State`.
+        Returns the action in the environment's scale, batched as the observation is, and the next state. Raises TaacError if the
+        observation does not fit the space or the state, or is not finite; or if the state is none of `State`.
         """
         policy = functools.partial(self._agent.predict_step, epsilon=0.0 if greedy else 1.0)
         batched, step = self._step(observation, state, policy)
@@ -144,7 +140,11 @@ class TrainedAgent:
         """
         if action is not None and not self._valued:
             raise TaacError("the agent has no critics to value an action with: load it with taac.load(..., critics=True)")
-        given = None if action is None else self._unit_action(action, state)
+        given = None
+        if action is not None:
+            spec = spaces.observation_spec(self.action_space)  # in the environment's scale
+            _, tensors = self._tensors("action", spec, spec, self.action_space, action, state)
+            given = spaces.to_unit("the batch", self.action_space, tensors)
         ask = functools.partial(self._agent.valued_step, action=given) if self._valued else self._agent.predict_step
         batched, step = self._step(observation, state, ask)
         policy = step.policy
@@ -175,12 +175,6 @@ class TrainedAgent:
             seen = bare_time_step(first, whole_observation(self._whole_spec, tensors), action, self._reward_dim)
             return batched, policy(seen, memory)
 
-    def _unit_action(self, action: Any, state: State) -> Any:
-        """An action of the environment in the agent's scale, leaves `[B, ...]`."""
-        spec = spaces.observation_spec(self.action_space)  # in the environment's scale
-        _, tensors = self._tensors("action", spec, spec, self.action_space, action, state)
-        return spaces.to_unit("the batch", self.action_space, tensors)
-
     @staticmethod
     def _tensors(what: str, spec: Any, whole: Any, space: gymnasium.Space, given: Any, state: State) -> tuple[bool, Any]:
         """Whether an observation or an action is batched, and its tensors `[B, ...]`."""
@@ -200,33 +194,28 @@ class TrainedAgent:
                 f"the {what} has the shape {_shapes(found)}, expected {_shapes([(num_envs, *s.shape) for s, _ in pairs])}: "
                 f"the state is of {num_envs} environment{'s' if num_envs > 1 else ', whose dimension may be left out'}"
             )
-        try:
-            tensors = spaces.to_tensors(spec, given)
-        except (TypeError, ValueError) as error:
-            raise TaacError(f"the {what} does not fit {space}: {error}") from error
-        for (part, array), leaf in zip(pairs, nest.flatten(tensors)):
-            if not part.dtype.is_floating_point and array.dtype != leaf.numpy().dtype and (leaf.numpy() != array).any():
-                first, kind = array[leaf.numpy() != array].flat[0], leaf.numpy().dtype
+        tensors = []
+        for part, array in pairs:
+            try:
+                leaf = spaces.to_arrays(part, array)
+            except (TypeError, ValueError) as error:
+                raise TaacError(f"the {what} does not fit {space}: {error}") from error
+            if not part.dtype.is_floating_point and array.dtype != leaf.dtype and (leaf != array).any():
                 raise TaacError(
-                    f"the {what} does not fit {space}: {first!s} is no {kind}; "
+                    f"the {what} does not fit {space}: {array[leaf != array].flat[0]!s} is no {leaf.dtype}; "
                     f"pass {what}s as the environment has them, images of bytes from 0 to 255"
                 )
-        if not batched:
-            tensors = nest.map_structure(lambda leaf: leaf.unsqueeze(0), tensors)
-        if not all(bool(leaf.isfinite().all()) for leaf in nest.flatten(tensors)):
-            raise TaacError(f"the {what} holds a number that is not finite: {given!r:.500}")
-        for (part, _), leaf in zip(pairs, nest.flatten(tensors)):
-            if part.is_categorical and not ((leaf.numpy() >= part.minimum) & (leaf.numpy() <= part.maximum)).all():
+            leaf = leaf if batched else leaf[None]
+            if not np.isfinite(leaf).all():
+                raise TaacError(f"the {what} holds a number that is not finite: {given!r:.500}")
+            if part.is_categorical and not ((leaf >= part.minimum) & (leaf <= part.maximum)).all():
                 raise TaacError(f"the {what} does not fit {space}: a choice is {leaf.tolist()}")
-        return batched, tensors
+            tensors.append(torch.from_numpy(leaf))
+        return batched, nest.pack_like(spec, tensors)
 
 
 class Controller:
-    """An agent that keeps its state itself: `controller.act(observation)`, and `controller.reset()` when an episode begins.
-
-    Attributes:
-        state: the state to act with next; see `State`.
-    """
+    """An agent that keeps its `State` itself: `controller.act(observation)`, and `controller.reset()` when an episode begins."""
 
     def __init__(self, agent: TrainedAgent, num_envs: int = 1, greedy: bool = True):
         self.agent, self.greedy = agent, greedy

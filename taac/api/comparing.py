@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,16 +30,12 @@ from taac.runs.terminal import printable
 Bounds: TypeAlias = "tuple[float, float] | Mapping[str, tuple[float, float]] | None"
 
 
+@dataclasses.dataclass(repr=False, eq=False)
 class Report:
-    """A comparison of runs, as `taac report` writes it. A notebook shows its tables.
+    """A comparison of runs, as `taac report` writes it. A notebook shows its tables."""
 
-    Attributes:
-        content: everything in it, as plain values; what report.json holds.
-        files: the files written: tables, a page, figures.
-    """
-
-    def __init__(self, content: dict[str, Any], files: list[Path]):
-        self.content, self.files = content, files
+    content: dict[str, Any]  # everything in it, as plain values; what report.json holds
+    files: list[Path]  # the files written: tables, a page, figures
 
     @property
     def verdicts(self) -> list[str]:
@@ -62,16 +59,12 @@ class Report:
         return "\n".join([*(f"warning: {text}" for text in self.warnings), *self.verdicts, f"in {self.files[0].parent}"])
 
 
+@dataclasses.dataclass(repr=False, eq=False)
 class Compared:
-    """The runs of a comparison.
+    """The runs of a comparison."""
 
-    Attributes:
-        root_dir: the folder of all of them.
-        runs: ordered by seed, environment, method.
-    """
-
-    def __init__(self, root_dir: Path, runs: list[Run]):
-        self.root_dir, self.runs = root_dir, runs
+    root_dir: Path  # the folder of all of them
+    runs: list[Run]  # ordered by seed, environment, method
 
     def report(self, **options: Any) -> Report:
         """Compares them; see `taac.report`."""
@@ -216,26 +209,18 @@ def report(
     with session():
         options = Options(
             last=last_evaluations, paired=paired, baseline=baseline, bounds=_bounds(bounds), allow_mixed=allow_mixed,
-            group_by=tuple(group_by.split(",")) if isinstance(group_by, str) else tuple(group_by), anchors=_path(anchors),
-            published=_path(published), at_step=at_step, diverged=diverged,
+            group_by=tuple(group_by.split(",")) if isinstance(group_by, str) else tuple(group_by), at_step=at_step,
+            anchors=Path(anchors) if anchors else None, published=Path(published) if published else None, diverged=diverged,
         )  # fmt: skip
         content = make_report(Path(root_dir), options)
         return Report(content, write_report(content, Path(output_dir or root_dir)))
 
 
 def _bounds(bounds: Bounds) -> tuple[str, ...]:
-    if bounds is None:
-        return ()
-    if isinstance(bounds, Mapping):
-        return tuple(f"{task}={_pair(pair)}" for task, pair in bounds.items())
-    return (_pair(bounds),)
-
-
-def _pair(bounds: Any) -> str:
-    if isinstance(bounds, str) or not isinstance(bounds, Iterable) or len(pair := tuple(bounds)) != 2:
-        raise TaacError(f"bounds must be (lowest, highest), or these by task, got {bounds!r:.200}")
-    return f"{pair[0]},{pair[1]}"
-
-
-def _path(name: str | Path | None) -> Path | None:
-    return None if name is None else Path(name)
+    by_task: Mapping[str, Any] = bounds if isinstance(bounds, Mapping) else {} if bounds is None else {"": bounds}
+    found = []
+    for task, given in by_task.items():
+        if isinstance(given, str) or not isinstance(given, Iterable) or len(pair := tuple(given)) != 2:
+            raise TaacError(f"bounds must be (lowest, highest), or these by task, got {given!r:.200}")
+        found.append(f"{f'{task}=' if task else ''}{pair[0]},{pair[1]}")
+    return tuple(found)

@@ -9,18 +9,16 @@ import pickle
 import re
 import sys
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils import EzPickle
 
 from taac.analysis.readers.run_records import value_of
-from taac.environments.single import GIVEN, allowed_packages, given, module_of
+from taac.environments.single import ALLOWED_PACKAGES, GIVEN, module_of
 from taac.errors import TaacError
 from taac.runs import files, layout
 
@@ -36,12 +34,6 @@ class Named(NamedTuple):
     settings: dict[str, Any]  # that the name does not tell
     make: Callable[..., Any] | None = None  # None: the name says how to make it, in any process
 
-    def known(self) -> AbstractContextManager[None]:
-        """Returns a context in which the environment can be made by its name."""
-        if self.name is None or self.make is None:
-            return contextlib.nullcontext()
-        return given(self.name, self.make)
-
 
 def named(environment: Environment | None, as_object: bool = False) -> Named:
     """Returns an environment by name.
@@ -49,13 +41,9 @@ def named(environment: Environment | None, as_object: bool = False) -> Named:
     A class or function of a module is `module:name`. An object that is still as `gymnasium.make` made it, without wrappers of
     one's own, is its id and arguments. Every process can make these, but for ids of `unknown_elsewhere`. Other objects, such as
     one that was changed or reset, and what a notebook or the program itself defines, get a name that only this process knows.
-    Such an object is copied as it is, for each environment that is needed, and never stepped itself.
+    Such an object is copied as it is, for each environment that is needed, and never stepped itself. With `as_object`, all are.
 
-    Args:
-        as_object: an object has no id, but is copied as it is.
-
-    Raises:
-        TaacError: it is something else, or an object that cannot be copied.
+    Raises TaacError if it is something else, or an object that cannot be copied.
     """
     if environment is None or isinstance(environment, str):
         return Named(environment, {})
@@ -77,17 +65,14 @@ def named(environment: Environment | None, as_object: bool = False) -> Named:
 def unknown_elsewhere(name: str | None, imports: Collection[str] = ()) -> str | None:
     """Why other processes cannot make an environment by its name: this program, or a module that it imported, registered it.
 
-    None if they can, or if it is of a package that others import, whoever registered it.
-
-    Args:
-        imports: names of modules that the configuration imports, in all processes.
+    None if they can, or if it is of a package that they import, or of a module in `imports`, which the configuration imports.
     """
     spec = gymnasium.registry.get(name or "")
     if spec is None:
         return None
     module = module_of(spec)
     plugins = [entry.module for entry in entry_points(group="gymnasium.envs")]  # register in any process
-    if module.partition(".")[0] in {m.partition(".")[0] for m in (*allowed_packages(), *plugins, *imports)}:
+    if module.partition(".")[0] in {m.partition(".")[0] for m in (*ALLOWED_PACKAGES, *plugins, *imports)}:
         return None
     known = f"the environment '{name}' is known to this program only, which has registered it"
     if isinstance(spec.entry_point, str) and module != "__main__":
@@ -116,24 +101,32 @@ def _by_spec(environment: gymnasium.Env[Any, Any]) -> Named | None:
         if spec.max_episode_steps is None:  # made without a limit, for which there is no such setting
             return None
         settings[LIMIT] = spec.max_episode_steps
-    return Named(spec.id, settings) if _is_new(environment, spec) else None
+    try:  # in every byte as it is made: then it was neither changed nor reset
+        with contextlib.closing(gymnasium.make(spec)) as made:
+            return Named(spec.id, settings) if made.spec == spec and _same(environment, made) else None
+    except Exception:  # whoever trains on it says so
+        return None
 
 
-class _Pickler(pickle.Pickler):
-    """Pickles environments with all their attributes. Their classes may leave out some, as `EzPickle` does.
+class _Pickled(pickle.Pickler):
+    """Everything in a thing as bytes, from which copies can be made: also attributes that classes leave out, as `EzPickle`."""
 
-    Attributes:
-        shared: classes, functions and modules, by the number that stands for each. They are not copied.
-    """
+    def __init__(self, thing: Any):
+        super().__init__(file := io.BytesIO())
+        self._shared: dict[int, Any] = {}  # classes, functions and modules, by the number that stands for each: not copied
+        self.dump(thing)
+        self.clear_memo()
+        self.content = file.getvalue()
 
-    def __init__(self, file: io.BytesIO):
-        super().__init__(file)
-        self.shared: dict[int, Any] = {}
+    def copy(self) -> Any:
+        unpickler = _Unpickler(io.BytesIO(self.content))
+        unpickler.shared = self._shared
+        return unpickler.load()
 
     def persistent_id(self, thing: Any) -> int | None:
         if not isinstance(thing, (type, FunctionType, BuiltinFunctionType, ModuleType)):
             return None
-        self.shared[id(thing)] = thing
+        self._shared[id(thing)] = thing
         return id(thing)
 
     def reducer_override(self, thing: Any) -> Any:
@@ -153,36 +146,12 @@ class _Unpickler(pickle.Unpickler):
         return self.shared[number]
 
 
-class _Pickled:
-    """Everything in a thing as bytes, from which copies can be made."""
-
-    def __init__(self, thing: Any):
-        file = io.BytesIO()
-        pickler = _Pickler(file)
-        pickler.dump(thing)
-        self.content, self._shared = file.getvalue(), pickler.shared
-
-    def copy(self) -> Any:
-        unpickler = _Unpickler(io.BytesIO(self.content))
-        unpickler.shared = self._shared
-        return unpickler.load()
-
-
 def _same(one: Any, other: Any) -> bool:
     """Whether two things are known to be equal in everything."""
     try:
         first, second = _Pickled(one), _Pickled(other)  # held together, so that no number stands for two things
         return first.content == second.content
     except Exception:  # a part cannot be pickled
-        return False
-
-
-def _is_new(environment: gymnasium.Env[Any, Any], spec: EnvSpec) -> bool:
-    """Whether an environment is what `gymnasium.make` makes, in every byte. Then it was neither changed nor reset."""
-    try:
-        with contextlib.closing(gymnasium.make(spec)) as made:
-            return made.spec == spec and _same(environment, made)
-    except Exception:  # whoever trains on it says so
         return False
 
 
@@ -214,30 +183,23 @@ def _copier(environment: gymnasium.Env[Any, Any]) -> Callable[..., Any]:
             f"the environment {environment} cannot be copied, and training needs several: {type(error).__name__}: {error}. "
             f"Give {by_id}a function that returns a new one"
         ) from error
-
-    def make(**arguments: Any) -> Any:
-        _refuse(arguments, environment, "the environment that was given")
-        return pickled.copy()
-
-    return make
+    return _maker(pickled.copy, "the environment that was given")
 
 
-def _maker(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function without the arguments that it does not take."""
+def _maker(function: Callable[..., Any], what: str = "") -> Callable[..., Any]:
+    """The function with the arguments that it takes. Of others, the environment must have the `render_mode` already."""
 
     def make(**arguments: Any) -> Any:
         parameters = inspect.signature(function).parameters.values()
         every = any(p.kind == p.VAR_KEYWORD for p in parameters)
         taken = {k: v for k, v in arguments.items() if every or any(p.name == k for p in parameters)}
         environment = function(**taken)
-        _refuse({k: v for k, v in arguments.items() if k not in taken}, environment, f"the function {function!r}")
+        for name in (name for name in arguments if name not in taken):
+            if name != "render_mode" or getattr(environment, "render_mode", None) != arguments[name]:
+                raise TaacError(
+                    f"{what or f'the function {function!r}'} takes no argument {name}={arguments[name]!r}: give one that is made "
+                    "with it, or that takes it"
+                )
         return environment
 
     return make
-
-
-def _refuse(arguments: dict[str, Any], environment: Any, what: str) -> None:
-    """Refuses arguments that an environment was not made with; `render_mode` may be the one that it has."""
-    for name, value in arguments.items():
-        if name != "render_mode" or getattr(environment, "render_mode", None) != value:
-            raise TaacError(f"{what} takes no argument {name}={value!r}: give one that is made with it, or that takes it")

@@ -27,19 +27,12 @@ from taac.runs.run_folder import RunFolder
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """Greedy episodes.
+    """Greedy episodes."""
 
-    Attributes:
-        returns: `[n]`, or `[n, D]` if the reward is a vector; undiscounted sums of the environment's rewards.
-        lengths: `[n]` steps.
-        summary: averages over the episodes; see `EpisodeSummary`.
-        files: what was recorded of them.
-    """
-
-    returns: np.ndarray
-    lengths: np.ndarray
-    summary: EpisodeSummary
-    files: tuple[Path, ...] = ()
+    returns: np.ndarray  # [n], or [n, D] if the reward is a vector; undiscounted sums of the environment's rewards
+    lengths: np.ndarray  # [n] steps
+    summary: EpisodeSummary  # averages over the episodes
+    files: tuple[Path, ...] = ()  # what was recorded of them
 
     @property
     def return_mean(self) -> float:
@@ -62,13 +55,7 @@ class Evaluation:
 class Run:
     """A run folder, as `taac.train` returns it. `taac.Run(root_dir)` is a run that was trained before.
 
-    Args:
-        root_dir: the folder.
-        environment: that of a run whose environment was given as an object or as a function of a program.
-        trust: allows a run that was not trained here to import modules. They are code: look at them first.
-
-    Raises:
-        TaacError: the folder holds no run, or one of another environment.
+    `environment` and `trust` are as in `taac.load`. Raises TaacError if the folder holds no run, or one of another environment.
     """
 
     def __init__(self, root_dir: str | Path, *, environment: Environment | None = None, trust: bool = False):
@@ -102,8 +89,7 @@ class Run:
     def curve(self) -> dict[str, np.ndarray]:
         """The evaluations: the columns of evaluations.csv, `[n]` each, such as "env_steps" and "return_mean".
 
-        Raises:
-            TaacError: the file is missing or damaged.
+        Raises TaacError if the file is missing or damaged.
         """
         try:
             table = layout.read_evaluations(self.root_dir)
@@ -174,30 +160,22 @@ class Run:
         if not (isinstance(epsilon_greedy, (int, float, np.number)) and 0 <= epsilon_greedy <= 1):
             raise TaacError(f"epsilon_greedy must be a number in [0, 1], got {epsilon_greedy!r}")
         with session(self._environment):
-            pictures = Pictures(_path(record_file), _path(film_strip), _path(timeline), record_episodes, overlay)
+            pictures = Pictures(record_file, film_strip, timeline, record_episodes, overlay)
             played = play(
                 self.root_dir, int(num_episodes), int(seed), pictures, float(epsilon_greedy), best, self._trust,
-                _path(record_demonstrations), switch_threshold,
+                record_demonstrations, switch_threshold,
             )
         written = (*played.pictures, *([Path(played.demonstrations.path)] if played.demonstrations else []))
         returns, lengths = np.array([e.ret for e in played.episodes]), np.array([e.length for e in played.episodes])
         return Evaluation(returns, lengths, summarize(played.episodes), written)
 
     def plot(self) -> Any:
-        """Returns a matplotlib figure: return and fraction of repeated steps against environment steps. A notebook shows it.
-
-        Raises:
-            TaacError: there is nothing to draw.
-        """
+        """Returns a matplotlib figure: return and fraction of repeated steps against environment steps. A notebook shows it."""
         return _shown(plots.run_figure(plots.drawable(self.root_dir)))
 
     def __repr__(self) -> str:
         about = self.about
         return f"Run({str(self.root_dir)!r}: {about.get('method')} on {about.get('environment')}, {self.status})"
-
-
-def _path(name: str | Path | None) -> str | None:
-    return None if name is None else str(name)
 
 
 def _shown(figure: Any) -> Any:

@@ -12,6 +12,7 @@ from taac import registry
 from taac.acting.random_numbers import random_numbers_kept
 from taac.api.environments import Named
 from taac.configuration import gin_state
+from taac.environments.single import given
 from taac.errors import TaacError
 
 _ARGUMENTS = {
@@ -27,9 +28,10 @@ def session(environment: Named | None = None) -> Iterator[None]:
     On exit the caller's bindings, random numbers, number of threads, gradient mode and default dtype are restored.
     """
     threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    name, make = (environment.name, environment.make) if environment else (None, None)
     with (
         _random_numbers_kept(), gin_state.isolated(), torch.inference_mode(False), torch.enable_grad(),
-        environment.known() if environment else contextlib.nullcontext(),
+        given(name, make) if name and make else contextlib.nullcontext(),
     ):  # fmt: skip
         torch.set_default_dtype(torch.float32)
         registry.register()  # here, because gin may be locked outside
@@ -47,15 +49,13 @@ def session(environment: Named | None = None) -> Iterator[None]:
 @contextlib.contextmanager
 def _random_numbers_kept() -> Iterator[None]:
     """`random_numbers_kept`, which does not start CUDA: it takes memory of the GPU, and a forked process cannot."""
-    if torch.cuda.is_initialized():
-        with random_numbers_kept(torch.device("cuda")):
-            yield
-        return
+    started = torch.cuda.is_initialized()
     try:
-        with random_numbers_kept(torch.device("cpu")):
+        with random_numbers_kept(torch.device("cuda" if started else "cpu")):
             yield
     finally:
-        torch.cuda.manual_seed_all(torch.initial_seed())  # with which it would have started
+        if not started:
+            torch.cuda.manual_seed_all(torch.initial_seed())  # with which it would have started
 
 
 def in_python(message: str) -> str:

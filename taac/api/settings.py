@@ -24,9 +24,7 @@ def written(*given: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]
 
     Numbers, text, bytes, True, False, None, and lists, tuples and dicts of them are kept as they are. Text that begins with `@`
     or `%` refers to a constructor or a macro, as in a gin file. A class or function that gin configures becomes such a reference.
-
-    Raises:
-        TaacError: a value is something else, which no file could repeat.
+    Raises TaacError if a value is something else, which no file could repeat.
     """
     modules: dict[str, None] = {}
     texts = [f"{name}={_text(name, value, modules)}" for mapping in given for name, value in mapping.items()]
@@ -44,8 +42,7 @@ def make_request(
 ) -> RunRequest:
     """Returns the request that arguments of `train` describe. What `settings` says wins over those of the environment.
 
-    Raises:
-        TaacError: a setting that no file could repeat, settings that are no dict, or a method that is no text.
+    Raises TaacError for a setting that no file could repeat, settings that are no dict, or a method that is no text.
     """
     if settings is not None and not isinstance(settings, Mapping):
         raise TaacError(f"settings must be a dict of values by name, such as {{'Learner.epsilon': 1e-8}}, got {settings!r:.200}")
@@ -79,24 +76,18 @@ def _text(name: str, value: Any, modules: dict[str, None]) -> str:
             return f"[{', '.join(parts)}]"
         return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
     if callable(value):
-        return f"@{_reference(name, value, modules)}"
+        found = gin_state.name_of(value)
+        if found is None:
+            raise TaacError(
+                f"{name} = {value!r:.200} cannot be kept in config.gin: decorate it with @gin.configurable in a module of your "
+                "own; a callback is on_iteration=, on_evaluation= or on_checkpoint="
+            )
+        _note_module(name, value, found[1], modules)
+        return f"@{found[0]}"
     raise TaacError(
         f"{name} = {value!r:.200} cannot be kept in config.gin, so the run could not be repeated; give numbers, text, lists, or "
         "an object as text: '@ItsClass()', with its arguments as settings of their own, {'ItsClass.argument': value}"
     )
-
-
-def _reference(name: str, value: Any, modules: dict[str, None]) -> str:
-    """The name by which gin knows a class or function. Notes the module to import."""
-    found = gin_state.name_of(value)
-    if found is None:
-        raise TaacError(
-            f"{name} = {value!r:.200} cannot be kept in config.gin: decorate it with @gin.configurable in a module of your own; "
-            "a callback is on_iteration=, on_evaluation= or on_checkpoint="
-        )
-    selector, module = found
-    _note_module(name, value, module, modules)
-    return selector
 
 
 def _module_named_in(text: str) -> str | None:
@@ -110,11 +101,7 @@ def _module_named_in(text: str) -> str | None:
 
 
 def _note_module(name: str, value: Any, module: str | None, modules: dict[str, None]) -> None:
-    """Notes the module to import, unless it is this package's.
-
-    Raises:
-        TaacError: no other process could import it.
-    """
+    """Notes the module to import, unless it is this package's. Raises TaacError if no other process could import it."""
     if module is None or module.split(".")[0] in _OWN:
         return
     if module == "__main__" or module not in sys.modules:

@@ -1,7 +1,8 @@
-"""`taac.train`: trains a run, or resumes the one that is in its folder."""
+"""`taac.train` trains a run, or resumes the one in its folder. `taac.check` tries an environment, or an experiment untrained."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import signal
 import sys
@@ -17,7 +18,10 @@ from taac.api.environments import Environment, named, unknown_elsewhere
 from taac.api.run import Run
 from taac.api.session import in_python, session
 from taac.api.settings import make_request
+from taac.checking.description import describe
+from taac.environments.examine import examine
 from taac.errors import Interrupted, TaacError
+from taac.networks import ObservationEncoder
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import warn_user
 from taac.training import experiment
@@ -75,9 +79,7 @@ def train(
         progress: shows a progress bar.
         lock_timeout: seconds to wait for another process that trains in the folder.
 
-    Raises:
-        TaacError: what is given is wrong, or training failed. The message says what to do.
-        Interrupted: the process was asked to end. The run can be resumed.
+    Raises TaacError if what is given is wrong or training failed, and Interrupted if the process was asked to end.
     """
     place = named(environment)
     with session(place):
@@ -156,16 +158,11 @@ class _Ending:
 
 def _bar(shown: bool) -> Bar:
     kind, interval = tqdm, None
-    if _in_notebook():
+    if "ipykernel" in sys.modules and hasattr(sys, "ps1"):  # the frontend shows what the process writes, which is no terminal
         from tqdm import notebook  # its bar needs ipywidgets
 
         kind, interval = (notebook.tqdm if notebook.IProgress is not None else tqdm), 0.5
     return functools.partial(ProgressBar, kind=kind if shown else functools.partial(tqdm, disable=True), interval=interval)
-
-
-def _in_notebook() -> bool:
-    """Whether an IPython kernel runs this: the frontend shows what the process writes, which is no terminal."""
-    return "ipykernel" in sys.modules and hasattr(sys, "ps1")
 
 
 def _interactive() -> bool:
@@ -184,3 +181,50 @@ def _tell_interruption(stopped: Interrupted, interruption: Interruption, folder:
     if not _interactive():
         raise KeyboardInterrupt(message) from stopped
     warn_user(message)
+
+
+# Checking ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(repr=False, eq=False)
+class Checked:
+    """What was found. `print` shows it."""
+
+    lines: list[str]  # all of it
+    faults: list[str]  # what must be mended before training, each with advice
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def check(
+    environment: Environment | None = None,
+    method: str | None = None,
+    *,
+    num_env_steps: float | None = None,
+    seed: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    gin_files: Sequence[str | Path] | str | Path = (),
+    **named_settings: Any,
+) -> Checked:
+    """Tries an environment; or, with a method, builds an experiment without training, and describes it.
+
+        taac.check(MyEnv)                          # what is wrong with it, and how to mend that
+        taac.check("Pendulum-v1", "taac")          # every value with its origin, memory, what looks wrong
+
+    Takes the arguments of `train`. Raises TaacError if the environment cannot be created, or `train` would refuse the experiment.
+    """
+    alone = method is None and not gin_files
+    place = named(environment, as_object=alone)  # with its arguments
+    with session(place):
+        if alone:
+            if place.name is None:
+                raise TaacError("nothing to check: give an environment, or an environment and a method")
+            if settings or named_settings or num_env_steps is not None or seed is not None:
+                raise TaacError("settings are of an experiment: give a method, too. Without both, the environment is tried alone")
+            findings = examine(place.name, ObservationEncoder)
+            found = [(f.ok, in_python(f"{f.about}: {f.advice}" if f.advice else f.about)) for f in findings]
+            return Checked([f"{'ok ' if ok else 'FIX'} {text}" for ok, text in found], [text for ok, text in found if not ok])
+        request = make_request(place, method, num_env_steps, seed, gin_files, settings, named_settings)
+        request.files()
+        return Checked([in_python(line) for line in describe(request)], [])

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from absl import flags as absl_flags
 
 from taac.commands import flags
 from taac.errors import TaacError
-
-if TYPE_CHECKING:
-    from taac.configuration import RunRequest
 
 
 def define_flags() -> None:
@@ -22,9 +18,7 @@ def define_flags() -> None:
         "env_name", None, "Check this environment for everything that training needs; report faults and how to fix them."
     )
     absl_flags.DEFINE_string(
-        "batch",
-        None,
-        "Explain the file diverged-N.json that a run left behind when a number that was not finite stopped it.",
+        "batch", None, "Explain the file diverged-N.json that a run left behind when a number that was not finite stopped it."
     )
 
 
@@ -44,7 +38,16 @@ def run() -> None:
     elif flags.FLAGS.env_name:
         _environment(flags.FLAGS.env_name)
     else:
-        _experiment(flags.with_collectors(flags.read_request()))
+        request = flags.with_collectors(flags.read_request())
+        if flags.FLAGS.root_dir:
+            flags.root_dir()
+        request.files()  # refuses what is missing or unknown before anything is imported
+        from taac import registry
+        from taac.checking.description import describe
+
+        registry.register()
+        for line in describe(request):
+            print(line)
 
 
 def _batch(path: Path) -> None:
@@ -67,15 +70,3 @@ def _environment(env_name: str) -> None:
     if wrong:
         raise TaacError(f"environment '{env_name}': {wrong} of {len(findings)} findings are faults")
     print(f"environment '{env_name}' can be trained on")
-
-
-def _experiment(request: RunRequest) -> None:
-    if flags.FLAGS.root_dir:
-        flags.root_dir()
-    request.files()  # refuses what is missing or unknown before anything is imported
-    from taac import registry
-    from taac.checking.description import describe
-
-    registry.register()
-    for line in describe(request):
-        print(line)

@@ -33,8 +33,8 @@ def define_flags() -> None:
     )
     absl_flags.DEFINE_multi_string("gin_param", [], 'A gin binding for every run, such as "num_env_steps = 20000".')
     flags.define_settings()
-    absl_flags.DEFINE_string("methods", None, "Methods as in `taac train`, separated by commas: sac,taac.")
-    absl_flags.DEFINE_string("tasks", None, "Tasks as in `taac train`, separated by commas: Pendulum-v1,Hopper-v5.")
+    absl_flags.DEFINE_list("methods", None, "Methods as in `taac train`, separated by commas: sac,taac.")
+    absl_flags.DEFINE_list("tasks", None, "Tasks as in `taac train`, separated by commas: Pendulum-v1,Hopper-v5.")
     absl_flags.DEFINE_string("seeds", None, "The number of seeds, 5 by default; or the seeds, separated by commas: 0,7.")
     absl_flags.DEFINE_string("seed", None, "The only seed, instead of --seeds.")
     for one in ("method", "task"):
@@ -116,7 +116,8 @@ def read(common: RunRequest) -> tuple[Comparison, SlurmArray]:
     # The number of --seed is a seed, as in the other commands.
     text = given.seeds if given.seed is None else given.seed if "," in given.seed else f"{given.seed},"
     chosen = given_seeds(parse_seeds(text), given.first_seed)
-    names: dict[str, Any] = {name: split(text) for name in ("methods", "tasks") if (text := given[name].value) is not None}
+    lists = {name: given[name].value for name in ("methods", "tasks")}
+    names: dict[str, Any] = {name: tuple(filter(None, words)) for name, words in lists.items() if words is not None}
     comparison = configuration.build(lambda: Comparison(**names, **chosen))
     resources = flags.given_values({name: f"slurm_{name}" for name in (*SLURM, "setup", "options")})
     array = configuration.build(lambda: SlurmArray(**resources))
@@ -134,8 +135,3 @@ def tell_extended(runs: list[Run]) -> None:
         print(terminal.printable(line), file=sys.stderr)
     if len(told) > MOST_TOLD:
         print(f"note: {len(told) - MOST_TOLD} more extensions; taac report tells all", file=sys.stderr)
-
-
-def split(text: str) -> tuple[str, ...]:
-    """Splits `"sac, taac"` into its words."""
-    return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -26,11 +26,8 @@ def define_experiment() -> None:
 
 def define_task_and_method() -> None:
     """Defines the same flags, without the seed."""
-    flags.DEFINE_string(
-        "task",
-        None,
-        "An environment: a Gymnasium id, module:Id or module:Class. Or a task file: its name in gin/tasks, or any .gin file.",
-    )
+    task = "An environment: a Gymnasium id, module:Id or module:Class. Or a task file: its name in gin/tasks, or any .gin file."
+    flags.DEFINE_string("task", None, task)
     flags.DEFINE_string("method", None, "A method: its name in gin/methods (see `taac list`), or a .gin file of your own.")
     define_settings()
     flags.DEFINE_multi_string("gin_file", [], "A gin file, read after those of task and method; repeat for several.")
@@ -40,11 +37,9 @@ def define_task_and_method() -> None:
 def define_settings() -> None:
     flags.DEFINE_string("num_env_steps", None, "Environment steps of the whole run.")
     flags.DEFINE_multi_string(
-        "set",
-        [],
-        "A setting in plain words, NAME=VALUE, such as learning_rate=1e-3, hidden_layers=128,128 or Learner.epsilon=1e-5; "
-        "repeat for several. It wins over files and --gin_param.",
-    )
+        "set", [], "A setting in plain words, NAME=VALUE, such as learning_rate=1e-3, hidden_layers=128,128 or "
+        "Learner.epsilon=1e-5; repeat for several. It wins over files and --gin_param.",
+    )  # fmt: skip
 
 
 def read_common_request() -> RunRequest:
@@ -61,11 +56,7 @@ def read_request() -> RunRequest:
 
 
 def given_values(names: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the values of flags that are given, lists as tuples.
-
-    Args:
-        names: what to call the value of each flag -> the flag.
-    """
+    """Returns the values of the flags that are given, lists as tuples. `names` maps what to call each to its flag."""
     values = {name: FLAGS[flag].value for name, flag in names.items()}
     return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if v not in (None, [])}
 
@@ -94,8 +85,9 @@ def define_saved_agent(verb: str) -> None:
     """Defines which agent of a run is loaded, and whether the run is trusted."""
     define_root_dir("The folder of the run.")
     flags.DEFINE_bool("best", False, f"{verb} the agent with the best evaluation instead of the newest checkpoint.")
-    trust = "Allow a run that you did not train here to import modules. They are code: look at them first."
-    flags.DEFINE_bool("trust", False, trust)
+    flags.DEFINE_bool(
+        "trust", False, "Allow a run that you did not train here to import modules. They are code: look at them first."
+    )
 
 
 def define_switch_threshold() -> None:
@@ -117,12 +109,6 @@ def root_dir() -> str:
     if not FLAGS.root_dir:
         raise TaacError(f"--root_dir is missing: {FLAGS['root_dir'].help}")
     return checked_path("--root_dir", FLAGS.root_dir)
-
-
-def check_run_dir(request: RunRequest) -> None:
-    """Refuses a run whose folder is not given and does not follow from task and method either."""
-    if FLAGS.root_dir or not (request.task and request.method):
-        root_dir()
 
 
 def checked_path(flag: str, path: str) -> str:

@@ -96,7 +96,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
 
 def _unknown(flag: str) -> str:
     """Returns the message for an unknown flag: it may be a macro, or a flag of this command that is misspelt."""
-    from taac.configuration.macros import TASK_MACROS
+    from taac.configuration.binding import TASK_MACROS
 
     name = flag.replace("-", "_")
     meant = nearest(f"--{name}", [f"--{own}" for own in flags.FLAGS])
@@ -115,18 +115,13 @@ def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    escape_warnings()
+    plain = warnings.formatwarning  # matplotlib quotes characters of a stranger's names in warnings
+    warnings.formatwarning = lambda *about, **more: printable(plain(*about, **more))
     if name in MAY_IMPORT or ("trust" in flags.FLAGS and flags.FLAGS.trust):
         sys.path.append(os.getcwd())  # for a gin file's `import my_module`
     elif name != "list":
         import_elsewhere("matplotlib")
     return _attempt(name, run)
-
-
-def escape_warnings() -> None:
-    """Has Python's warnings printed as `printable` text: matplotlib quotes characters of a stranger's names in them."""
-    plain = warnings.formatwarning
-    warnings.formatwarning = lambda *about, **more: printable(plain(*about, **more))
 
 
 def _attempt(name: str, run: Callable[[], None]) -> int:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from absl import flags as absl_flags
 
 from taac.commands import flags
 from taac.runs.terminal import printable
-
-if TYPE_CHECKING:
-    from taac.acting.metrics import Episode
 
 
 def define_flags() -> None:
@@ -40,6 +34,7 @@ def run() -> None:
     pictures = Pictures(given.record_file, given.film_strip, given.timeline, given.record_episodes, given.overlay)
 
     from taac import registry
+    from taac.acting.metrics import summarize
     from taac.playing.episodes import play
 
     root_dir = flags.root_dir()
@@ -48,21 +43,15 @@ def run() -> None:
         root_dir, given.num_episodes, given.seed, pictures, given.epsilon_greedy, given.best, given.trust,
         given.record_demonstrations, given.switch_threshold,
     )  # fmt: skip
-    _report(played.episodes, played.environment)
+    for number, episode in enumerate(played.episodes, 1):
+        total = float(episode.ret.sum())
+        print(f"episode {number}: return {total:.2f}, length {episode.length}, repeated {episode.repeated / episode.length:.0%}")
+    summary = summarize(played.episodes)
+    print(
+        f"{summary.episodes} episodes of {played.environment}: return {summary.return_mean:.2f} +- {summary.return_std:.2f}, "
+        f"length {summary.length:.1f}, fraction repeated {summary.fraction_repeated:.3f}"
+    )
     for file in played.pictures:
         print(printable(file))
     if (writer := played.demonstrations) is not None:
         print(f"{printable(writer.path)}: {writer.num_episodes} episodes, {writer.num_transitions} transitions")
-
-
-def _report(episodes: Sequence[Episode], name: str) -> None:
-    from taac.acting.metrics import summarize
-
-    for number, episode in enumerate(episodes, 1):
-        total = float(episode.ret.sum())
-        print(f"episode {number}: return {total:.2f}, length {episode.length}, repeated {episode.repeated / episode.length:.0%}")
-    summary = summarize(episodes)
-    print(
-        f"{summary.episodes} episodes of {name}: return {summary.return_mean:.2f} +- {summary.return_std:.2f}, "
-        f"length {summary.length:.1f}, fraction repeated {summary.fraction_repeated:.3f}"
-    )

@@ -36,10 +36,9 @@ def define_flags() -> None:
         "paired", False, "Compare runs with the same seed. It needs 6 seeds or more, the same ones in every method."
     )
     absl_flags.DEFINE_multi_string(
-        "bounds",
-        [],
-        "The lowest and highest possible return, 0,1 for success rates; TASK=0,1 for one task; none to use no declared ones.",
-    )
+        "bounds", [], "The lowest and highest possible return, 0,1 for success rates; TASK=0,1 for one task; none to use no "
+        "declared ones.",
+    )  # fmt: skip
     flags.define_grouping("Compare runs even if their budgets, versions or update ratios differ.")
 
 

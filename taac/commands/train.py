@@ -61,7 +61,8 @@ def run() -> None:
     elif flags.FLAGS.trust:
         raise TaacError("--trust is about the configuration in --root_dir, which only a call without --task and --gin_file uses")
     request.files()  # refuses what is missing or unknown before anything is imported
-    flags.check_run_dir(request)
+    if flags.FLAGS.root_dir or not (request.task and request.method):  # the folder does not follow from these
+        flags.root_dir()
 
     from taac import configuration, registry
     from taac.machine import ranks
@@ -108,12 +109,9 @@ def run() -> None:
 
 
 def _own_config(needed: str, trusted: bool) -> ReadFile | None:
-    """Returns the configuration that the run in --root_dir was begun with, read; None if there is none.
+    """Returns the configuration that the run in --root_dir was begun with; None if there is none, unless it is `needed`.
 
-    Lets the modules of an own run be imported.
-
-    Raises:
-        TaacError: there is none and it is needed, or the run is not known to be one's own, and not trusted.
+    Lets the modules of an own run be imported. Raises TaacError if the run is neither one's own nor trusted.
     """
     from taac.configuration import ReadFile
     from taac.runs import own_runs

@@ -4,22 +4,12 @@ gin itself accepts bindings of the wrong type, and bindings that nothing uses. H
 any work is done, and report the file, the line and the nearest existing name.
 """
 
-from taac.configuration.binding import Binding
+from taac.configuration.binding import TASK_MACROS, Binding
 from taac.configuration.config import Config, build, operative_config
-from taac.configuration.macros import TASK_MACROS
 from taac.configuration.reading import ReadFile, load, load_untrusted, read_held, search_path
 from taac.configuration.run_request import RunRequest
 
 __all__ = [
-    "TASK_MACROS",
-    "Binding",
-    "Config",
-    "ReadFile",
-    "RunRequest",
-    "build",
-    "load",
-    "load_untrusted",
-    "operative_config",
-    "read_held",
-    "search_path",
+    "TASK_MACROS", "Binding", "Config", "ReadFile", "RunRequest", "build", "load", "load_untrusted", "operative_config",
+    "read_held", "search_path",
 ]  # fmt: skip

@@ -9,9 +9,8 @@ from typing import Any
 import gin
 
 from taac.configuration import gin_state, values
-from taac.configuration.binding import Binding
+from taac.configuration.binding import OF_COMPARE, TASK_MACROS, Binding
 from taac.configuration.gin_state import enclosing_scopes, short
-from taac.configuration.macros import OF_COMPARE, TASK_MACROS
 from taac.errors import TaacError, nearest
 
 _CLIP = "reward_clip"  # the macro, and the parameter of `create_agent`
@@ -20,9 +19,7 @@ _CLIP = "reward_clip"  # the macro, and the parameter of `create_agent`
 class Config:
     """The bindings in force, and checks of them. gin holds a copy of their values, from which it builds.
 
-    Args:
-        bindings: in the order in which they were read. A later one replaces an earlier one of the same parameter.
-        imports: names of the modules that the files import.
+    Of the bindings, a later one replaces an earlier one of the same parameter. `imports` names the modules that the files import.
     """
 
     def __init__(self, bindings: Iterable[Binding], imports: Iterable[str] = ()):
@@ -71,7 +68,8 @@ class Config:
                 selector == b.selector and b.name in found and (not b.scope or f"{scope}/".startswith(f"{b.scope}/"))
                 for (scope, selector), found in used.items()
             ):
-                if self._is_only_named(b):
+                named = (r.configurable.selector for other in self.bindings.values() for r in gin_state.references(other.value))
+                if not isinstance(gin_state.wrapped(b.selector), type) and b.selector in named:  # handed over, such as a hook
                     raise TaacError(
                         f"{b}: building does not call the function {short(b.selector)}, so config.gin would not hold this. Make "
                         f"it a class whose constructor takes {b.name}, and bind an object of it: @ItsName()"
@@ -81,11 +79,6 @@ class Config:
                 if name in built and b.scope:
                     why = f": no {name} is built in this scope, or what builds it gives it {b.name} itself"
                 raise TaacError(f"{b}: nothing in this experiment uses this binding{why}; in use are: {', '.join(built)}")
-
-    def _is_only_named(self, b: Binding) -> bool:
-        """Whether it is for a function that another binding hands over, such as a hook."""
-        named = (r.configurable.selector for other in self.bindings.values() for r in gin_state.references(other.value))
-        return not isinstance(gin_state.wrapped(b.selector), type) and b.selector in named
 
     def without_effect(self) -> list[str]:
         """Returns the settings that change nothing here: those of flags for task macros that this method does not use, and a clip

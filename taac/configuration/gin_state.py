@@ -54,8 +54,7 @@ Include = config_parser.IncludeStatement
 def statements(text: str) -> Iterator[Any]:
     """Returns the statements of the text of a gin file; each has a `location`.
 
-    Raises:
-        SyntaxError, tokenize.TokenError, ValueError: bad syntax, or an unknown name. They may be raised during iteration.
+    For bad syntax or an unknown name, raises SyntaxError, tokenize.TokenError or ValueError, perhaps during iteration.
     """
     _check_strings(text)
     return iter(config_parser.ConfigParser(text, gin_config.ParserDelegate()))
@@ -88,11 +87,7 @@ def enclosing_scopes(scope: str) -> list[str]:
 
 
 def match(selector: str) -> Any:
-    """Returns the configurable of a full or shortened name; None if there is none.
-
-    Raises:
-        KeyError: the name is ambiguous.
-    """
+    """Returns the configurable of a full or shortened name; None if there is none. Raises KeyError if the name is ambiguous."""
     return gin_config._REGISTRY.get_match(selector)
 
 
@@ -220,11 +215,7 @@ class PortableConfig(NamedTuple):
     register: Callable[[], None]
 
     def install(self) -> None:
-        """Replaces this process's configuration.
-
-        Raises:
-            TaacError: a module or a configurable does not exist here.
-        """
+        """Replaces this process's configuration. Raises TaacError if a module or a configurable does not exist here."""
         with contextlib.suppress(OSError):
             os.chdir(self.folder)
         self.register()
@@ -238,13 +229,9 @@ class PortableConfig(NamedTuple):
 
 def portable() -> PortableConfig:
     """Returns the configuration in force."""
-    return PortableConfig(_text(), os.getcwd(), *_register)
+    return PortableConfig(gin.config_str(max_line_length=110), os.getcwd(), *_register)
 
 
 def bindings_text() -> str:
     """Returns the bindings in force as a gin file without imports, for a process that imports only what it needs."""
-    return "\n".join(line for line in _text().splitlines() if not line.startswith(("import ", "from ")))
-
-
-def _text() -> str:
-    return gin.config_str(max_line_length=110)
+    return "\n".join(line for line in gin.config_str(110).splitlines() if not line.startswith(("import ", "from ")))

@@ -10,8 +10,8 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from taac.configuration import gin_state, values
+from taac.configuration.binding import OF_COMPARE, TASK_MACROS
 from taac.configuration.gin_state import short
-from taac.configuration.macros import OF_COMPARE, TASK_MACROS
 from taac.errors import TaacError, nearest
 
 
@@ -26,11 +26,9 @@ class Setting(NamedTuple):
 
 
 def to_gin(setting: Setting, macros: Collection[str]) -> str:
-    """Returns a setting as a line of gin.
+    """Returns a setting as a line of gin. `macros` are those that the gin files define.
 
-    Args:
-        setting: its name is a macro, `Constructor.parameter`, or a parameter that only one constructor has.
-        macros: the macros that the gin files define.
+    Its name is a macro, `Constructor.parameter`, or a parameter that only one constructor has.
     """
     name, equals, value = (part.strip() for part in setting.text.partition("="))
     if not (name and equals and value):
@@ -56,15 +54,12 @@ def value_of(text: str) -> str:
 def _word(text: str) -> str:
     if text[:1] in ("@", "%", "'", '"'):
         return text
-    known = {"true": "True", "false": "False", "none": "None"}.get(text.lower())
-    return known or _number(text) or repr(text)
-
-
-def _number(text: str) -> str | None:
+    if known := {"true": "True", "false": "False", "none": "None"}.get(text.lower()):
+        return known
     for kind in (int, float):
         with contextlib.suppress(ValueError):
-            return repr(number) if isinstance(number := kind(text), int) or math.isfinite(number) else None
-    return None
+            return repr(number if isinstance(number := kind(text), int) or math.isfinite(number) else text)
+    return repr(text)
 
 
 def _full_name(setting: Setting, name: str, macros: Collection[str]) -> str:
@@ -86,11 +81,7 @@ def _full_name(setting: Setting, name: str, macros: Collection[str]) -> str:
 
 
 def owners(module: str = "") -> dict[str, list[str]]:
-    """Returns parameter -> `Constructor.parameter` of each constructor that takes it itself and does not just pass it on.
-
-    Args:
-        module: the constructors' modules begin with this.
-    """
+    """Returns parameter -> `Constructor.parameter` of each one in `module` that takes it itself and does not pass it on."""
     found: dict[str, list[str]] = {}
     for selector, wrapped in gin_state.configurables().items():
         if not selector.startswith(module) or selector.startswith(OF_COMPARE):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import re
@@ -14,9 +13,8 @@ from typing import Any
 
 import taac
 from taac.configuration import gin_state, plain_words, untrusted, values
-from taac.configuration.binding import Binding
+from taac.configuration.binding import OF_COMPARE, TASK_MACROS, Binding
 from taac.configuration.config import Config
-from taac.configuration.macros import OF_COMPARE, TASK_MACROS
 from taac.configuration.plain_words import Setting
 from taac.errors import NotTrusted, TaacError, nearest
 
@@ -76,9 +74,8 @@ def load(
 def load_untrusted(file: ReadFile) -> Config:
     """Reads what acting needs of the configuration of somebody else's run; see `untrusted`. Imports nothing.
 
-    Raises:
-        NotTrusted: it imports a module that is not this package's, includes a file, or has something built that `untrusted` or a
-            check of `add_check` refuses, such as an environment of an unlisted package.
+    Raises NotTrusted if it imports a module that is not this package's, includes a file, or has something built that `untrusted`
+    or a check of `add_check` refuses, such as an environment of an unlisted package.
     """
     gin_state.clear()
     return _install(_checked(untrusted.needed(_read_file(file, (), imports=())), (), False))
@@ -87,11 +84,7 @@ def load_untrusted(file: ReadFile) -> Config:
 def read_held(file: ReadFile, imports: Collection[str]) -> Config:
     """Reads the configuration of a run folder to compare it with another one. Imports, binds and builds nothing.
 
-    Args:
-        imports: the modules besides this package's own that the file may import.
-
-    Raises:
-        NotTrusted: it imports another module, or includes a file.
+    Raises NotTrusted if it includes a file, or imports modules other than this package's and those in `imports`.
     """
     return _checked(_read_file(file, (), imports), imports, True)
 
@@ -153,10 +146,7 @@ def search_path() -> list[Path]:
 
 
 def find_file(name: str, asked_by: str = "--gin_file") -> Path:
-    """Returns the path of a gin file, which is searched for in the working directory, then in the repository or package.
-
-    The message that it does not exist begins with `asked_by`, a flag.
-    """
+    """Returns the path of a gin file in the working directory, the repository or the package. Messages begin with `asked_by`."""
     return _find(name, [Path()] + search_path(), f"{asked_by} {name}")
 
 
@@ -201,14 +191,11 @@ def _read_file(file: ReadFile, including: tuple[Path, ...], imports: Collection[
 def _parse(
     text: str, shown: str, path: Path | None, including: tuple[Path, ...], imports: Collection[str] | None = None
 ) -> list[Binding]:
-    """Returns the bindings of a text. Executes its import statements, and reads the files that it includes.
+    """Returns the bindings of a gin file, or of a parameter, which has no `path`; `shown` is where it is, for messages.
 
-    Args:
-        text: of a gin file, or a parameter, which has no `path`.
-        shown: where it is, for messages.
-        including: the files that are being read.
-        imports: None if the text is trusted. Otherwise it includes nothing, and its import statements are not executed: they
-            may name these modules and this package's own, which are imported already.
+    Executes its import statements, and reads the files that it includes; `including` are those that are being read. A text that
+    is not trusted, where `imports` is not None, includes nothing, and its import statements are not executed: they may name
+    these modules and this package's own, which are imported already.
     """
     bindings: list[Binding] = []
     shipped = path is not None and any(folder / "gin" in path.resolve().parents for folder in search_path())
@@ -247,21 +234,11 @@ def _binding(statement: Any, where: str) -> Binding:
     configurable = _configurable(selector, where)
     parameters = values.parameters(configurable.wrapped)
     if parameters and name not in parameters:
-        owner = _owner(name)
-        meant = nearest(name, parameters) if owner is None else f"; did you mean '{owner}.{name}'?"
+        owners = plain_words.owners().get(name)
+        meant = f"; did you mean '{owners[0]}'?" if owners else nearest(name, parameters)
         raise TaacError(f"{where}: '{selector}' has no parameter '{name}'{meant}; it has: {', '.join(parameters)}")
     _guarded(where, lambda: gin_state.check_bindable(scope, selector, name))
     return Binding(scope, configurable.selector, name, value, where)
-
-
-def _owner(parameter: str) -> str | None:
-    """Returns a constructor that has a parameter of this name; None if there is none."""
-    for selector, wrapped in gin_state.configurables().items():
-        with contextlib.suppress(ValueError):
-            gin_state.check_bindable("", selector, parameter)
-            if parameter in values.own_parameters(wrapped):
-                return selector.rpartition(".")[2]
-    return None
 
 
 def _configurable(selector: str, where: str) -> Any:
@@ -278,11 +255,7 @@ def _configurable(selector: str, where: str) -> Any:
 
 
 def _guarded(where: str, function: Callable[[], Any], given: str = "") -> Any:
-    """Calls `function`. Turns gin's errors into a `TaacError` with the place, and the nearest name to an unknown one.
-
-    Args:
-        given: what is read, if it is no file.
-    """
+    """Calls `function`. Turns gin's errors into a `TaacError` with the place, and the nearest name to an unknown one."""
     try:
         return function()
     except SyntaxError as error:

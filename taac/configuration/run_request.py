@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from taac.configuration import reading, shipped
-from taac.configuration.binding import Binding
+from taac.configuration.binding import OF_COMPARE, Binding
 from taac.configuration.config import Config
-from taac.configuration.macros import OF_COMPARE
 from taac.configuration.plain_words import Setting
 from taac.errors import TaacError, nearest
 
@@ -35,8 +34,7 @@ class RunRequest(NamedTuple):
     def load(self) -> Config:
         """Reads and checks the configuration.
 
-        Raises:
-            TaacError: there is no such task or method, one of them is missing, or see `configuration.load`.
+        Raises TaacError if there is no such task or method, if one is missing, or as `configuration.load`.
         """
         files, named = self.files(), method_file(self.method) if self.method else None
         of_method = reading.places(named) if named and self.gin_files else None
@@ -66,8 +64,7 @@ class RunRequest(NamedTuple):
     def files(self) -> list[str]:
         """Returns the names of all gin files in the order in which they are read.
 
-        Raises:
-            TaacError: there is no such task or method file, or nothing to begin with.
+        Raises TaacError if there is no such task or method file, or nothing to begin with.
         """
         if not (self.task or self.method or self.gin_files):
             raise TaacError(f"--task and --method are missing: for example {EXAMPLE} (`taac list` names them), or --gin_file")
@@ -129,28 +126,20 @@ _METHOD = ("", "taac.training.experiment.create_experiment", "method")
 
 
 def load_named(
-    gin_files: Sequence[str],
-    gin_params: Sequence[str] = (),
-    settings: Sequence[Setting] = (),
-    method_file: str | None = None,
+    gin_files: Sequence[str], gin_params: Sequence[str] = (), settings: Sequence[Setting] = (), method_file: str | None = None
 ) -> Config:
     """Reads a configuration and binds `create_experiment.method`, so that `config.gin` keeps the name.
 
-    A binding in one of the given files, parameters or settings decides. Without one, the method file gives its name, even if it
-    includes a file that binds another: `methods/mine.gin` that includes `gin/methods/taac.gin` is "mine".
-
-    Args:
-        gin_files, gin_params, settings: as in `configuration.load`.
-        method_file: one of the files; by default the last one in a folder `methods`.
+    A binding in one of the given files, parameters or settings decides. Without one, the method file, by default the last one in
+    a folder `methods`, gives its name, even if it includes a file that binds another: `methods/mine.gin` that includes
+    `gin/methods/taac.gin` is "mine".
     """
     loaded = reading.load(gin_files, gin_params, settings=settings)
     bound = loaded.bindings.get(_METHOD)
-    if bound is not None and _is_given(bound, gin_files):
+    file = method_file or next((file for file in reversed(gin_files) if Path(file).parent.name == "methods"), None)
+    if file is None or (bound is not None and (_is_given(bound, gin_files) or bound.value == Path(file).stem)):
         return loaded
-    of_method = method_file or next((file for file in reversed(gin_files) if Path(file).parent.name == "methods"), None)
-    if of_method is None or (bound is not None and bound.value == Path(of_method).stem):
-        return loaded
-    return reading.load(gin_files, [*gin_params, f"create_experiment.method = {Path(of_method).stem!r}"], settings=settings)
+    return reading.load(gin_files, [*gin_params, f"create_experiment.method = {Path(file).stem!r}"], settings=settings)
 
 
 def _is_given(binding: Binding, gin_files: Sequence[str]) -> bool:
@@ -163,11 +152,7 @@ def _is_given(binding: Binding, gin_files: Sequence[str]) -> bool:
 
 
 def task_file(task: str) -> str:
-    """Returns the gin file of a task.
-
-    Raises:
-        TaacError: it is a .gin file that does not exist.
-    """
+    """Returns the gin file of a task. Raises TaacError if it is a .gin file that does not exist."""
     if task.endswith(".gin"):
         reading.find_file(task, "--task")
         return task
@@ -190,11 +175,7 @@ def note(task: str) -> str:
 
 
 def method_file(method: str) -> str:
-    """Returns the gin file of a method.
-
-    Raises:
-        TaacError: it does not exist.
-    """
+    """Returns the gin file of a method. Raises TaacError if it does not exist."""
     if method.endswith(".gin"):
         reading.find_file(method, "--method")
         return method

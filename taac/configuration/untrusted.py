@@ -24,8 +24,7 @@ PURE = (
 def needed(bindings: Sequence[Binding]) -> list[Binding]:
     """Returns the bindings that acting needs.
 
-    Raises:
-        NotTrusted: the value of one of them, or of a macro in it, names something else than a constructor in `PURE`.
+    Raises NotTrusted if the value of one of them, or of a macro in it, names something else than a constructor in `PURE`.
     """
     kept = only(bindings, (*CALLED, *PURE))
     for binding in kept:

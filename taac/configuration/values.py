@@ -15,20 +15,15 @@ from typing import Any
 import typeguard
 
 from taac.configuration import gin_state
-from taac.configuration.binding import Binding
+from taac.configuration.binding import TASK_MACROS, Binding
 from taac.configuration.gin_state import short
-from taac.configuration.macros import TASK_MACROS
 from taac.errors import TaacError, nearest
 
 MOST_VALUES = 100_000  # that a bound value may hold when its macros are replaced
 
 
 def resolve(value: Any, macros: Mapping[str, Any]) -> tuple[bool, Any]:
-    """Replaces the macros in a value that has passed `check_macros`.
-
-    Returns:
-        (True, the value), or (False, a placeholder) if it must be built first.
-    """
+    """Replaces the macros in a checked value. Returns (True, the value), or (False, a placeholder) if it must be built first."""
     if isinstance(value, gin_state.Reference):
         macro = gin_state.macro_of(value)
         if macro is not None and value.evaluate:
@@ -47,12 +42,7 @@ def check_macros(binding: Binding, macros: Mapping[str, Any], sizes: dict[str, i
     """Refuses a value that refers to a macro without a value, or to a macro that is defined by itself.
 
     Also refuses macros that stand for too much: thirty lines, each of which names the next one twice, stand for 2^30 values.
-
-    Args:
-        sizes: sizes of the macros that have been checked, to which those met here are added.
-
-    Returns:
-        How many values, lists and dicts the value holds when its macros are replaced.
+    Returns how many values, lists and dicts the value holds when its macros are replaced, and adds theirs to `sizes`.
     """
     size = sum(1 for _ in gin_state.parts_of(binding.value))
     for reference in gin_state.references(binding.value):
@@ -171,21 +161,21 @@ def parameters(wrapped: Any) -> list[str]:
 
 def own_parameters(wrapped: Any) -> list[str]:
     """Returns the names of the parameters of a function, or of a class's constructor unless the class inherits it."""
-    if isinstance(wrapped, type):
-        inherited = {inspect.unwrap(base.__init__) for base in wrapped.__mro__[1:]}  # type: ignore[misc]
-        if inspect.unwrap(wrapped.__init__) in inherited:  # type: ignore[misc]
-            return []
-    return _bindable(wrapped)
+    if not isinstance(wrapped, type):
+        return _bindable(wrapped)
+    inherited = {inspect.unwrap(base.__init__) for base in wrapped.__mro__[1:]}  # type: ignore[misc]
+    own = wrapped.__init__  # type: ignore[misc]
+    return [] if inspect.unwrap(own) in inherited else _bindable(own)
 
 
 def _bindable(level: Any) -> list[str]:
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    return [p.name for p in _signature(level).values() if p.kind in kinds and p.name != "self"]
+    return [p.name for p in _parameters_of(level).values() if p.kind in kinds and p.name != "self"]
 
 
 def default(wrapped: Any, name: str) -> Any:
     """Returns the default of a parameter; `inspect.Parameter.empty` if it has none or does not exist."""
-    found = (_signature(level).get(name) for level in _levels(wrapped))
+    found = (_parameters_of(level).get(name) for level in _levels(wrapped))
     return next((p.default for p in found if p is not None), inspect.Parameter.empty)
 
 
@@ -194,7 +184,7 @@ def type_hints(wrapped: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for level in reversed(_levels(wrapped)):
         with contextlib.suppress(NameError, TypeError, AttributeError):
-            found |= _hints(_function(level))
+            found |= _hints(level)
     return found
 
 
@@ -204,30 +194,22 @@ _parameters_of = functools.cache(lambda function: inspect.signature(function).pa
 
 
 def _levels(wrapped: Any) -> list[Any]:
-    """Returns a function itself, or a class and its bases as far as their constructors pass keywords to the next."""
+    """Returns a function itself, or the constructors of a class and its bases as far as they pass keywords to the next."""
     if not isinstance(wrapped, type):
         return [wrapped]
     found = []
-    for level in wrapped.__mro__[:-1]:
-        if "__init__" in vars(level):
-            found.append(level)
-            if not _takes_any_keyword(level):
+    for base in wrapped.__mro__[:-1]:
+        if "__init__" in vars(base):
+            found.append(vars(base)["__init__"])
+            if not _takes_any_keyword(found[-1]):
                 break
     return found
 
 
 def _takes_any_keyword(level: Any) -> bool:
-    return any(p.kind == p.VAR_KEYWORD for p in _signature(level).values())
-
-
-def _signature(level: Any) -> Mapping[str, inspect.Parameter]:
-    return _parameters_of(_function(level))
+    return any(p.kind == p.VAR_KEYWORD for p in _parameters_of(level).values())
 
 
 def mentions(annotation: Any, type_: type) -> bool:
     """Returns whether an annotation is, or contains, a type."""
     return annotation == type_ or any(mentions(part, type_) for part in typing.get_args(annotation))
-
-
-def _function(wrapped: Any) -> Any:
-    return wrapped.__init__ if isinstance(wrapped, type) else wrapped  # type: ignore[misc]

@@ -9,14 +9,11 @@ version, the environment's id and spaces, the number of episodes, and a SHA-256 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
 import math
-import os
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +39,7 @@ ROUNDING = 1e-5  # tolerance for actions in [-1, 1] and discounts in [0, 1]
 def read(source: str, environment: VectorEnvironment) -> list[TimeStep]:
     """Reads the episodes of a file by `EpisodeWriter`, or of the Minari dataset `"minari:ID"`.
 
-    Raises:
-        TaacError: it does not exist, is damaged or empty, has a newer format, or does not fit the environment.
+    Raises TaacError if it does not exist, is damaged or empty, has a newer format, or does not fit the environment.
     """
     episodes = _read_minari(source, environment) if source.startswith(MINARI) else _read_file(source, environment)
     if not episodes:
@@ -73,7 +69,7 @@ def _check(where: str, episode: TimeStep, environment: VectorEnvironment) -> Non
         )
     for (path, spec), (_, leaf) in zip(nest.flatten_with_path(_frame_specs(environment)), nest.flatten_with_path(episode)):
         if path != "step_type":
-            _check_leaf(where, path, leaf, *_bounds(path, spec, environment))
+            _check_leaf(where, path, spec, leaf, environment)
     terminated = episode.is_last() & (episode.discount == 0)
     observation = episode.observation
     if isinstance(observation, dict) and specs.ACTION_MASK in observation:  # as `StepChecks` requires in training
@@ -92,8 +88,8 @@ def _check(where: str, episode: TimeStep, environment: VectorEnvironment) -> Non
         )
 
 
-def _bounds(path: str, spec: TensorSpec, environment: VectorEnvironment) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the least and the greatest value of each element, float64, which broadcast to the leaf."""
+def _check_leaf(where: str, path: str, spec: TensorSpec, leaf: torch.Tensor, environment: VectorEnvironment) -> None:
+    """Requires finite numbers, and inside their bounds."""
     least, greatest = (-np.inf, np.inf) if spec.minimum is None else (spec.minimum, spec.maximum)
     low, high = np.asarray(least, dtype=np.float64), np.asarray(greatest, dtype=np.float64)
     if path == "discount":
@@ -107,10 +103,6 @@ def _bounds(path: str, spec: TensorSpec, environment: VectorEnvironment) -> tupl
     if spec.dtype == torch.float32:
         most = float(np.finfo(np.float32).max)
         low, high = np.maximum(low, -most), np.minimum(high, most)
-    return low, high
-
-
-def _check_leaf(where: str, path: str, leaf: torch.Tensor, low: np.ndarray, high: np.ndarray) -> None:
     values = leaf.numpy()
     wrong = np.argwhere(~((values >= low) & (values <= high)))  # NaN, too
     if not len(wrong):
@@ -136,20 +128,13 @@ def _check_spaces(source: str, held: dict[str, Any], environment: VectorEnvironm
 
 
 class EpisodeWriter:
-    """Records the frames at which an agent acts (`evaluate`'s `on_step`), and writes the finished episodes.
+    """Records the frames at which an agent acts (`evaluate`'s `on_step`), and writes the finished episodes to a new `.npz` file.
 
     A call raises TaacError if an episode would make the file too large to be read. The episodes before it are then written.
-
-    Args:
-        path: a new `.npz` file.
-        environment: the environment in which the agent acts.
-
-    Raises:
-        TaacError: the file exists, its folder does not, or its suffix is another.
     """
 
-    def __init__(self, path: str | Path, environment: VectorEnvironment):
-        self.path, self._environment = check_new_file(path), environment
+    def __init__(self, path: Path, environment: VectorEnvironment):
+        self.path, self._environment = path, environment
         self._open: list[list[TimeStep]] = [[] for _ in range(environment.num_envs)]
         self._frames: list[TimeStep] = []
         description = len(json.dumps(environment.described_spaces())) + 1024
@@ -200,18 +185,6 @@ class EpisodeWriter:
         durable.write(self.path, packed.getvalue())
 
 
-def check_new_file(path: str | Path) -> Path:
-    """Returns the path of a file that can be created. Raises as `EpisodeWriter`."""
-    path = Path(path)
-    if path.suffix != ".npz":
-        raise TaacError(f"recorded episodes go into a .npz file, got '{path}'")
-    if os.path.lexists(path):
-        raise TaacError(f"{path} exists; use a new name")
-    if not path.parent.is_dir():
-        raise TaacError(f"{path}: there is no folder {path.parent}")
-    return path
-
-
 def _checksum(arrays: dict[str, np.ndarray]) -> str:
     digest = hashlib.sha256()
     for name in sorted(arrays):
@@ -246,7 +219,10 @@ def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
         raise TaacError(f"the demonstrations '{source}' cannot be read, the file may be damaged: {error}") from error
     if meta.get("checksum") != _checksum(arrays):
         raise TaacError(f"the demonstrations '{source}' are damaged: the checksum does not fit their frames")
-    return _split(_packed(f"the demonstrations '{source}'", arrays, environment))
+    frames = _packed(f"the demonstrations '{source}'", arrays, environment)
+    starts = frames.is_first().nonzero().flatten().tolist()
+    ends = [*starts[1:], len(frames.step_type)]
+    return [nest.index(frames, slice(start, end)) for start, end in zip([0, *starts[1:]], ends)]
 
 
 def check_members(held: zipfile.ZipFile, names: list[str], most: int) -> None:
@@ -303,33 +279,20 @@ def _packed(where: str, arrays: dict[str, np.ndarray], environment: VectorEnviro
     return nest.pack_like(tree, [torch.from_numpy(arrays[path]) for path, _ in nest.flatten_with_path(tree)])
 
 
-def _split(frames: TimeStep) -> list[TimeStep]:
-    starts = frames.is_first().nonzero().flatten().tolist()
-    ends = [*starts[1:], len(frames.step_type)]
-    return [nest.index(frames, slice(start, end)) for start, end in zip([0, *starts[1:]], ends)]
-
-
 # Minari ----------------------------------------------------------------------------------------------------------------
 
 
 def _read_minari(source: str, environment: VectorEnvironment) -> list[TimeStep]:
     name = source.removeprefix(MINARI)
-    with _reading_minari(name):
+    try:
         import minari
 
         dataset = minari.load_dataset(name)
-    held = {kind: spaces.describe(getattr(dataset, kind)) for kind in ("observation_space", "action_space")}
-    _check_spaces(source, held, environment)
-    with _reading_minari(name):
+        held = {kind: spaces.describe(getattr(dataset, kind)) for kind in ("observation_space", "action_space")}
+        _check_spaces(source, held, environment)
         about = zip(dataset.iterate_episodes(), dataset.storage.get_episode_metadata(dataset.episode_indices))
         where = f"the Minari dataset '{name}'"
         return [_frames(where, episode, int(held["total_steps"]), environment) for episode, held in about]
-
-
-@contextlib.contextmanager
-def _reading_minari(name: str) -> Iterator[None]:
-    try:
-        yield
     except TaacError:
         raise
     except ImportError as error:
@@ -360,7 +323,7 @@ def _frames(where: str, episode: Any, steps: int, environment: VectorEnvironment
         step_type=step_type,
         reward=_after_first(0.0, torch.as_tensor(np.asarray(episode.rewards), dtype=torch.float32)),
         discount=_after_first(1.0, 1.0 - torch.as_tensor(np.asarray(episode.terminations), dtype=torch.float32)),
-        observation=spaces.to_tensors(environment.observation_spec, episode.observations),
+        observation=nest.map_structure(torch.from_numpy, spaces.to_arrays(environment.observation_spec, episode.observations)),
         prev_action=nest.map_structure(lambda a: _after_first(0, a), action),
         duration=_after_first(0, torch.ones(steps, dtype=torch.int16)),
     )

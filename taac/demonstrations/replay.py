@@ -10,7 +10,7 @@ import torch.nn as nn
 
 from taac import nest, specs
 from taac.algorithms.agent import Agent
-from taac.data_structures import Experience, Nest, StepType, TimeStep
+from taac.data_structures import Experience, Nest, StepType
 from taac.demonstrations import episode_files
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
@@ -20,19 +20,16 @@ _EPISODES_AT_ONCE = 64  # number of episodes for which an algorithm computes `in
 
 
 def demonstrated_frames(source: str, environment: VectorEnvironment, agent: Agent, spec: Nest) -> Experience:
-    """Converts demonstrations to frames as this agent's rollouts would be stored. Episodes are joined, leaves `[F, ...]`.
+    """Converts demonstrations to frames of `spec`, as this agent's rollouts would be stored. Joins episodes, leaves `[F, ...]`.
 
-    Args:
-        source: a file of recorded episodes, or `"minari:ID"`; see `episode_files.read`.
-        spec: the spec of one stored frame.
-
-    Raises:
-        TaacError: the algorithm stores something that recorded actions do not contain; also as in `episode_files.read`.
+    Raises TaacError as `episode_files.read`, and if the algorithm stores something that recorded actions do not contain.
     """
-    recorded = episode_files.read(source, environment)
-    step = _EPISODES_AT_ONCE
-    parts = [_with_info(agent, recorded[i : i + step]) for i in range(0, len(recorded), step)]
-    frames: Experience = nest.map_structure(lambda *leaves: torch.cat(leaves), *(e for part in parts for e in part))
+    recorded, episodes = episode_files.read(source, environment), list[Experience]()
+    for first in range(0, len(recorded), _EPISODES_AT_ONCE):
+        part = recorded[first : first + _EPISODES_AT_ONCE]
+        info = agent.demonstrated_info(nest.map_structure(lambda *leaves: nn.utils.rnn.pad_sequence(list(leaves)), *part))
+        episodes += [Experience(e, nest.index(info, (slice(len(e.step_type)), i))) for i, e in enumerate(part)]
+    frames: Experience = nest.map_structure(lambda *leaves: torch.cat(leaves), *episodes)
     stored = {path: tuple(s.shape) for path, s in nest.flatten_with_path(spec.rollout_info)}
     computed = {path: tuple(x.shape[1:]) for path, x in nest.flatten_with_path(frames.rollout_info)}
     if stored != computed:
@@ -43,21 +40,12 @@ def demonstrated_frames(source: str, environment: VectorEnvironment, agent: Agen
     return frames
 
 
-def _with_info(agent: Agent, recorded: list[TimeStep]) -> list[Experience]:
-    """Returns each episode with the `info` that the algorithm computes for it, leaves `[N+1, ...]`."""
-    padded = nest.map_structure(lambda *leaves: nn.utils.rnn.pad_sequence(list(leaves)), *recorded)
-    info = agent.demonstrated_info(padded)
-    return [Experience(episode, nest.index(info, (slice(len(episode.step_type)), e))) for e, episode in enumerate(recorded)]
-
-
 def prefilled(replay_buffer: ReplayBuffer, frames: Experience) -> ReplayBuffer:
     """Adds demonstrations, leaves `[F, ...]`, to an empty buffer as its oldest frames. Returns the buffer.
 
-    The frames are divided into equal, contiguous parts, one for each environment of the buffer. If a part ends within an
-    episode, the episode is truncated there. A remainder is left out. Newer frames overwrite demonstrations like all others.
-
-    Raises:
-        TaacError: each part would have fewer than 2 frames, or more than fit in the buffer.
+    The frames are divided into equal, contiguous parts, one for each environment of the buffer. If a part ends within an episode,
+    the episode is truncated there. A remainder is left out. Newer frames overwrite demonstrations like all others. Raises
+    TaacError if each part would have fewer than 2 frames, or more than fit in the buffer.
     """
     columns = replay_buffer.num_envs
     length = len(frames.time_step.step_type) // columns
@@ -76,11 +64,7 @@ def prefilled(replay_buffer: ReplayBuffer, frames: Experience) -> ReplayBuffer:
 
 
 class Demonstrations(ReplayBuffer):
-    """A buffer that holds only demonstrations, leaves `[F, ...]`.
-
-    Attributes:
-        digest: uint8 `[32]`, a hash that identifies the demonstrations.
-    """
+    """A buffer that holds only demonstrations, leaves `[F, ...]`, which its `digest` identifies, uint8 `[32]`."""
 
     def __init__(self, frames: Experience, device: torch.device, burn_in: int = 0, learns_on_last_frame: bool = True):
         count = len(frames.time_step.step_type)
@@ -151,7 +135,8 @@ class SqilReplay:
         weights = own.weights
         if weights is not None:
             weights = torch.cat([weights.new_ones(batch_size - batch_size // 2), weights / weights.mean()])
-        return Batch(_joined(demonstrated, own.experience), weights, own.indices)
+        joined = nest.map_structure(lambda *halves: torch.cat(halves, dim=1), demonstrated, own.experience)
+        return Batch(joined, weights, own.indices)
 
     def halves(self, batch_size: int, length: int, progress: float = 0.0) -> tuple[Experience, Batch]:
         """Returns both parts of a batch: demonstrations, and the agent's own with its weights and indices."""
@@ -179,10 +164,6 @@ class SqilReplay:
         rest = dict(state)
         self.demonstrations.check(rest.pop("demonstrations"))
         self.agents.load_state_dict(rest)
-
-
-def _joined(demonstrated: Experience, own: Experience) -> Experience:
-    return nest.map_structure(lambda *halves: torch.cat(halves, dim=1), demonstrated, own)
 
 
 def _rewarded(experience: Experience, reward: float) -> Experience:

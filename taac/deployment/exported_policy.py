@@ -34,11 +34,7 @@ class ExportedPolicy(nn.Module):
     steps). Where `first` is true, an episode begins and the state is replaced by the initial one, so any state may be passed
     in. Of N agents that share the policy, actions and states are `[B, N, ...]`.
 
-    Args:
-        agent: with role "act", on the CPU.
-
-    Raises:
-        TaacError: the greedy policy draws random numbers.
+    The agent has role "act" and is on the CPU. Raises TaacError if its greedy policy draws random numbers.
     """
 
     def __init__(self, agent: Agent, environment: VectorEnvironment):
@@ -49,11 +45,11 @@ class ExportedPolicy(nn.Module):
         self.observation_spec = read_by_acting(agent, self._whole_spec, self.action_spec, self._reward_dim)
         self.initial = (specs.zeros(self.action_spec, 1), agent.initial_state(1))
         _check_deterministic(self)
-        observation = [f"observation{_suffix(path)}" for path, _ in nest.flatten_with_path(self.observation_spec)]
-        state = [f"prev_action{_suffix(path)}" for path, _ in nest.flatten_with_path(self.action_spec)]
-        state += [f"state{_suffix(path)}" for path, _ in nest.flatten_with_path(self.initial[1])]
-        action = [f"action{_suffix(path)}" for path, _ in nest.flatten_with_path(self.action_spec)]
-        self.names = Names(("first", *observation, *state), (*action, "switch", *(f"next_{name}" for name in state)))
+        state = [*_named("prev_action", self.action_spec), *_named("state", self.initial[1])]
+        self.names = Names(
+            ("first", *_named("observation", self.observation_spec), *state),
+            (*_named("action", self.action_spec), "switch", *(f"next_{name}" for name in state)),
+        )
 
     def forward(self, first: torch.Tensor, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Returns the tensors of `names.outputs` for those of `names.inputs`. `first`: `[B]` bool."""
@@ -79,8 +75,10 @@ def _chosen(mask: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tenso
     return (mask & x) | (~mask & y) if y.dtype == torch.bool else torch.where(mask, x, y)
 
 
-def _suffix(path: str) -> str:
-    return f".{path.strip('/').replace('/', '.')}" if path.strip("/") else ""
+def _named(kind: str, tree: Nest) -> list[str]:
+    """Returns the name of each leaf: "observation.arm.angle"."""
+    paths = (path.strip("/").replace("/", ".") for path, _ in nest.flatten_with_path(tree))
+    return [f"{kind}.{path}" if path else kind for path in paths]
 
 
 def _check_deterministic(policy: ExportedPolicy) -> None:

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import importlib.metadata
 import importlib.util
 import io
 import json
 import logging
-import platform
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from taac import __version__, nest
+from taac import nest
 from taac.acting.rollout import Rollout
 from taac.algorithms.algorithm import reset_where_first
-from taac.data_structures import AlgStep, Nest
+from taac.data_structures import AlgStep
 from taac.deployment.exported_policy import ExportedPolicy
-from taac.environments.spaces import action_adapter, describe, to_arrays
+from taac.environments.spaces import action_adapter, observation_spec, to_arrays
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
-from taac.runs import durable
+from taac.runs import durable, provenance
 
 FORMATS = (".onnx", ".pt2")
 PACKAGES = {".onnx": ("onnx", "onnxscript", "onnxruntime")}
@@ -59,30 +56,24 @@ def check_packages(path: Path) -> None:
 
 def metadata(policy: ExportedPolicy, environment: VectorEnvironment, about: dict[str, Any]) -> dict[str, Any]:
     """Describes a policy in plain JSON values: its environment, spaces, inputs, outputs and versions."""
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "gymnasium")}
+    versions = provenance.versions()
     return {
         **about,
         "environment": environment.name,
-        "observation_space": describe(environment.observation_space),
-        "action_space": describe(environment.action_space),
+        **environment.described_spaces(),
         "inputs": {
             name: {"dtype": str(leaf.dtype).removeprefix("torch."), "shape": ["batch", *leaf.shape[1:]]}
             for name, leaf in zip(policy.names.inputs, policy.example(1))
         },
         "outputs": list(policy.names.outputs),
-        "versions": {"taac": __version__, "python": platform.python_version(), **versions},
+        "versions": {name: versions[name] for name in ("taac", "python", "torch", "numpy", "gymnasium")},
     }
 
 
 def write(policy: ExportedPolicy, path: Path, about: dict[str, Any]) -> None:
-    """Traces a policy for any batch size and writes it, atomically.
+    """Traces a policy for any batch size and writes it, atomically, with metadata as JSON under the key "taac".
 
-    Args:
-        path: ends with .onnx or .pt2.
-        about: metadata, kept in the file as JSON under the key "taac".
-
-    Raises:
-        TaacError: the policy holds something that cannot be traced or that ONNX lacks.
+    Raises TaacError if it holds something that cannot be traced or that ONNX lacks.
     """
     inputs = policy.example(2)
     batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
@@ -103,7 +94,8 @@ def write(policy: ExportedPolicy, path: Path, about: dict[str, Any]) -> None:
 
 def _onnx(program: torch.export.ExportedProgram, policy: ExportedPolicy, about: dict[str, Any]) -> bytes:
     names = policy.names
-    with warnings.catch_warnings(), _quiet("torch.onnx"):
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of every package that it could serve and does not find
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about deprecated parts that torch itself uses
         made = torch.onnx.export(
             program, dynamo=True, verbose=False, input_names=list(names.inputs), output_names=list(names.outputs)
@@ -113,18 +105,6 @@ def _onnx(program: torch.export.ExportedProgram, policy: ExportedPolicy, about: 
     entry = proto.metadata_props.add()
     entry.key, entry.value = METADATA, json.dumps(about)
     return proto.SerializeToString()
-
-
-@contextlib.contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """Hides a logger's warnings: torch.onnx names every package that it could serve and that is not installed."""
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def load(path: Path) -> Step:
@@ -164,9 +144,9 @@ def check(step: Step, policy: ExportedPolicy, environment: VectorEnvironment, st
         TaacError: a switch or another choice differs, or a number by more than `TOLERANCE`. The size of an action is that of
             the greatest bound of its space: an action near 0 is rounded as one at the bound is.
     """
-    action_spec, to_environment = action_adapter(environment.action_space)
-    ends = [nest.flatten(to_environment(_filled(action_spec, end))) for end in (-1, 1)]
-    sizes = [float(max(np.abs(low).max(), np.abs(high).max())) for low, high in zip(*ends)]
+    _, to_environment = action_adapter(environment.action_space)
+    bounds = nest.flatten(observation_spec(environment.action_space))  # in the environment's scale
+    sizes = [float(np.abs([bound.minimum, bound.maximum]).max()) for bound in bounds]
     sizes += [1.0] * (len(policy.names.outputs) - len(sizes))
     rollout = Rollout(environment, policy.agent)
     rollout.reset(seed)
@@ -201,8 +181,7 @@ def check(step: Step, policy: ExportedPolicy, environment: VectorEnvironment, st
 def _is_tie(rollout: Rollout, live: AlgStep) -> bool:
     """Returns whether rounding decides what the agent chooses.
 
-    Either its probability of switching is at its threshold to within `TIE`, or it chooses otherwise than `live` where its
-    parameters and observations differ by `ROUNDING`.
+    Its probability of switching is within `TIE` of its threshold, or it chooses otherwise where all numbers differ by `ROUNDING`.
     """
     probability = live.switch_probability
     if isinstance(probability, torch.Tensor):
@@ -227,10 +206,6 @@ def _is_tie(rollout: Rollout, live: AlgStep) -> bool:
         if any(not x.is_floating_point() and not torch.equal(x, y) for x, y in zip(*choices)):
             return True
     return False
-
-
-def _filled(specs: Nest, value: int) -> Nest:
-    return nest.map_structure(lambda spec: torch.full((1, *spec.shape), value, dtype=spec.dtype), specs)
 
 
 def _difference(name: str, found: np.ndarray, expected: np.ndarray, size: float) -> float:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import gin
@@ -90,39 +90,42 @@ def create_environment(
         TaacError: an argument out of range, an unknown environment, a missing package, a space that has no tensor form, or
             no way to render.
     """
-    if num_envs < 1:
-        raise TaacError(f"create_environment.num_envs must be 1 or more, got {num_envs}")
+    for name, given, fits, expected in (
+        ("num_envs", num_envs, num_envs >= 1, "1 or more"),
+        ("action_repeat", action_repeat, 1 <= action_repeat <= _MOST_REPEATS, f"1 to {_MOST_REPEATS}"),
+        ("action_repeat_gamma", action_repeat_gamma, 0 < action_repeat_gamma <= 1, "in (0, 1]"),
+        ("step_timeout", step_timeout, step_timeout is None or step_timeout > 0, "above 0 seconds, or None"),
+        ("max_restarts", max_restarts, max_restarts >= 0, "0 or more"),
+        ("max_episode_steps", max_episode_steps, max_episode_steps is None or max_episode_steps >= 1, "1 or more, or None"),
+    ):
+        if not fits:
+            raise TaacError(f"create_environment.{name} must be {expected}, got {given}")
     num_envs = ranks.share("create_environment.num_envs", num_envs)
-    if not 1 <= action_repeat <= _MOST_REPEATS:
-        raise TaacError(f"create_environment.action_repeat must be 1 to {_MOST_REPEATS}, got {action_repeat}")
-    if not 0 < action_repeat_gamma <= 1:
-        raise TaacError(f"create_environment.action_repeat_gamma must be in (0, 1], got {action_repeat_gamma}")
-    if step_timeout is not None and not step_timeout > 0:
-        raise TaacError(f"create_environment.step_timeout must be above 0 seconds, or None, got {step_timeout}")
-    if max_restarts < 0:
-        raise TaacError(f"create_environment.max_restarts must be 0 or more, got {max_restarts}")
-    if max_episode_steps is not None and max_episode_steps < 1:
-        raise TaacError(f"create_environment.max_episode_steps must be 1 or more, or None, got {max_episode_steps}")
     kwargs, wrappers = dict(env_kwargs or {}), (*wrappers, *outer_wrappers)
     repeats = action_repeat > 1 or action_repeat_chosen
-    repeat_gamma = action_repeat_gamma if repeats and not action_repeat_plain_sum else 1.0
-    repeated = single.ActionRepeatSettings(action_repeat, repeat_gamma, action_repeat_chosen) if repeats else None
     if engine == "envpool":
         refused = {
-            "asynchronous": asynchronous, "wrappers": tuple(wrappers), "action_repeat": repeated, "remake": remake,
-            "step_timeout": step_timeout, "recorded steps (such as evaluation_video)": recorded, "render_mode": render_mode,
+            "asynchronous": asynchronous, "wrappers": tuple(wrappers), "action_repeat": repeats and action_repeat,
+            "remake": remake, "step_timeout": step_timeout, "recorded steps (such as evaluation_video)": recorded,
+            "render_mode": render_mode,
         }  # fmt: skip
-        envs = envpool_vector.create(env_name, num_envs, max_episode_steps, kwargs, refused)
+        envs = envpool_vector.EnvpoolVector(env_name, num_envs, max_episode_steps, kwargs, refused)
         return VectorEnvironment(envs, env_name, max_episode_steps=envs.max_episode_steps)
     with Preserved(None):  # it may import the environment's module
         spec = single.find_spec(env_name)
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
         offscreen.prepare(spec)
-    remakes = single.keeps_state(spec) if remake is None else remake
+    # Box2D is known to keep state across episodes in spite of seeding.
+    remakes = str(spec.entry_point).startswith("gymnasium.envs.box2d") if remake is None else remake
+    outside: list[Callable[..., gymnasium.Env]] = [single.StepRecorder] if recorded else []
+    repeat_gamma = action_repeat_gamma if repeats and not action_repeat_plain_sum else 1.0
+    if repeats:
+        repeat = single.ChosenRepeat if action_repeat_chosen else single.ActionRepeat
+        outside.append(functools.partial(repeat, num_steps=action_repeat, gamma=repeat_gamma))
 
-    def copies(make: Callable[..., gymnasium.Env], wrapped_in: tuple[Any, ...], count: int) -> list[Callable[[], gymnasium.Env]]:
-        args = (remakes, spec, kwargs, wrapped_in, max_episode_steps, repeated, recorded)
+    def copies(make: Callable[..., gymnasium.Env], inside: Iterable[Any], count: int) -> list[Callable[[], gymnasium.Env]]:
+        args = (remakes, spec, kwargs, (*inside, *outside), max_episode_steps)
         return [functools.partial(make, (number, num_envs), *args) for number in range(count)]
 
     def about(env: gymnasium.Env) -> dict[str, Any]:
@@ -133,7 +136,7 @@ def create_environment(
         }  # fmt: skip
 
     if elsewhere or not asynchronous:
-        makers = copies(single.make_seeded, tuple(wrappers), 1 if elsewhere else num_envs)
+        makers = copies(single.make_seeded, wrappers, 1 if elsewhere else num_envs)
         with _errors_name(env_name), Preserved("failed when it was created"):
             env = InProcess(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         found = VectorEnvironment(env, **about(env.envs[0]))
@@ -143,7 +146,7 @@ def create_environment(
         return found
 
     in_worker = functools.partial(single.make_in_worker, os.getpid(), gin_state.bindings_text())
-    workers = copies(in_worker, tuple(_with_bindings(wrapper) for wrapper in wrappers), num_envs)
+    workers = copies(in_worker, map(_with_bindings, wrappers), num_envs)
 
     def start() -> Workers:
         try:
@@ -156,7 +159,7 @@ def create_environment(
                 "uses taac must do so below `if __name__ == \"__main__\":`, because each of these processes imports it"
             ) from error
 
-    (make_probe,) = copies(single.make_seeded, tuple(wrappers), 1)  # in this process, so that its errors keep their own messages
+    (make_probe,) = copies(single.make_seeded, wrappers, 1)  # in this process, so that its errors keep their own messages
     with _errors_name(env_name), Preserved(None), contextlib.closing(make_probe()) as probe:
         known = about(probe)
     return VectorEnvironment(start(), **known, remake=start, max_restarts=max_restarts)
@@ -183,17 +186,15 @@ class InProcess(SyncVectorEnv):
             if info:
                 infos = self._add_info(infos, info, i)
         rows = self._observations
-        if isinstance(rows, np.ndarray) and all(_is_row(observation, rows) for observation in self._env_obs):
-            for i, observation in enumerate(self._env_obs):
-                rows[i] = observation
+        if isinstance(rows, np.ndarray) and all(
+            type(row) is np.ndarray and row.shape == rows.shape[1:] and row.dtype == rows.dtype for row in self._env_obs
+        ):
+            for i, row in enumerate(self._env_obs):
+                rows[i] = row
         else:
             self._observations = concatenate(self.single_observation_space, self._env_obs, rows)
         self._autoreset_envs = self._terminations | self._truncations
         return self._observations, self._rewards.copy(), self._terminations.copy(), self._truncations.copy(), infos
-
-
-def _is_row(observation: Any, rows: np.ndarray) -> bool:
-    return type(observation) is np.ndarray and observation.shape == rows.shape[1:] and observation.dtype == rows.dtype
 
 
 @contextlib.contextmanager
@@ -217,23 +218,18 @@ def _with_bindings(wrapper: Callable[..., gymnasium.Env]) -> Callable[..., gymna
 
 
 def refuse_foreign_environment(binding: Binding, config: Config, trusted: bool) -> None:
-    """Refuses an environment of a package that is not on the list, and arguments that could make one import or open others.
-
-    Raises:
-        NotTrusted: names the binding's place and what is allowed. Never, if the configuration is trusted.
-    """
+    """Raises NotTrusted for an environment of an unlisted package, and for arguments that may make one import or open others."""
     if trusted or not binding.selector.endswith(".create_environment"):
         return
     words = config.bound("create_environment.engine") != "envpool"  # its VizDoom takes options that name a program to start
+    known, value = config.resolve(binding.value)
     if binding.name == "env_name":
-        known, name = config.resolve(binding.value)
-        if not known or not isinstance(name, str) or ":" in name:
+        if not known or not isinstance(value, str) or ":" in value:
             raise NotTrusted(f"{binding} imports the module before the colon, or is only known once it is built")
         # envpool looks up what Gymnasium does not know in a list of its own.
-        if (words or name in gymnasium.registry) and not single.is_of_allowed_package(name):
-            raise NotTrusted(f"{binding} is an environment of another package than {', '.join(single.allowed_packages())}")
+        if (words or value in gymnasium.registry) and not single.is_allowed(single.module_of(single.find_spec(value))):
+            raise NotTrusted(f"{binding} is an environment of another package than {', '.join(single.ALLOWED_PACKAGES)}")
     elif binding.name == "env_kwargs":
-        known, value = config.resolve(binding.value)
         plain = isinstance(value, dict) and all(isinstance(key, str) and _is_plain(part, words) for key, part in value.items())
         if not known or not (plain or value is None):
             named = "words that name nothing in the working directory, " if words else ""

@@ -46,9 +46,26 @@ class EnvpoolVector(gymnasium.vector.VectorEnv):
         task: envpool's name of the task, such as `'HalfCheetah-v5'`.
         max_episode_steps: time limit that replaces the task's own.
         arguments: further arguments of `envpool.make`, such as `num_threads`, 1 by default.
+        refused: settings of `create_environment` that a pool does not have. All must be empty: None, False, or ().
+
+    Raises:
+        TaacError: one of these is set; envpool is not installed, or does not have the task or an argument.
     """
 
-    def __init__(self, task: str, num_envs: int, max_episode_steps: int | None, arguments: Mapping[str, Any]):
+    def __init__(
+        self, task: str, num_envs: int, max_episode_steps: int | None, arguments: Mapping[str, Any], refused: Mapping[str, Any]
+    ):
+        for name, value in refused.items():
+            if value:
+                raise TaacError(f"{ENGINE} does not have {name}, got {value!r}: remove the setting, or {_GYMNASIUM}")
+        if taken := sorted(set(arguments) & set(_RESERVED)):
+            raise TaacError(
+                f"{ENGINE}: create_environment.env_kwargs may not hold {', '.join(taken)}: what can be chosen of these are "
+                "create_environment.num_envs, create_environment.max_episode_steps and the run's seed"
+            )
+        threads = arguments.get("num_threads", 1)
+        if isinstance(threads, int) and threads < 1:  # envpool would end the process
+            raise TaacError(f"{ENGINE}: num_threads in create_environment.env_kwargs must be 1 or more, got {threads}")
         limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
         try:
             import envpool
@@ -108,35 +125,6 @@ class EnvpoolVector(gymnasium.vector.VectorEnv):
         if self._pool is not None:
             self._pool.close()
             self._pool = None  # ends its threads
-
-
-def create(
-    task: str,
-    num_envs: int,
-    max_episode_steps: int | None,
-    arguments: Mapping[str, Any],
-    refused: Mapping[str, Any],
-) -> EnvpoolVector:
-    """Creates a pool.
-
-    Args:
-        refused: settings of `create_environment` that a pool does not have. All must be empty: None, False, or ().
-
-    Raises:
-        TaacError: one of them is set; envpool is not installed, or does not have the task or an argument.
-    """
-    for name, value in refused.items():
-        if value:
-            raise TaacError(f"{ENGINE} does not have {name}, got {value!r}: remove the setting, or {_GYMNASIUM}")
-    if taken := sorted(set(arguments) & set(_RESERVED)):
-        raise TaacError(
-            f"{ENGINE}: create_environment.env_kwargs may not hold {', '.join(taken)}: what can be chosen of these are "
-            "create_environment.num_envs, create_environment.max_episode_steps and the run's seed"
-        )
-    threads = arguments.get("num_threads", 1)
-    if isinstance(threads, int) and threads < 1:  # envpool would end the process
-        raise TaacError(f"{ENGINE}: num_threads in create_environment.env_kwargs must be 1 or more, got {threads}")
-    return EnvpoolVector(task, num_envs, max_episode_steps, arguments)
 
 
 def _spec(envpool: ModuleType, task: str, given: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:

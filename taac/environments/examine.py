@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.vector.utils import batch_space
 
 from taac import configuration, nest, specs
 from taac.data_structures import Nest
@@ -37,24 +38,10 @@ class _Fault(Exception):
     """What is wrong with an environment in random play, and what to do about it."""
 
 
-class _Play(NamedTuple):
-    """The results of random play."""
-
-    lengths: list[int]  # of episodes that ended
-    terminated: list[bool]  # for each of those episodes, whether it terminated; otherwise it was truncated
-    steps: int
-    seconds: float
-
-
 def examine(env_name: str, encoder_ctor: Callable[[Nest], object]) -> list[Finding]:
-    """Creates an environment, plays random actions in it and reports the findings.
+    """Creates an environment, plays random actions in it and reports the findings. Raises TaacError if it cannot be created.
 
-    Args:
-        env_name: as in `create_environment`.
-        encoder_ctor: called with the observation spec; raises TaacError for observations that training would refuse.
-
-    Raises:
-        TaacError: there is no such environment, or it cannot be created.
+    `encoder_ctor` is called with the observation spec, and raises TaacError for observations that training would refuse.
     """
     make = functools.partial(single.make_single, single.find_spec(env_name), {}, (), None)
     try:
@@ -68,44 +55,39 @@ def examine(env_name: str, encoder_ctor: Callable[[Nest], object]) -> list[Findi
         if not usable:
             return findings
         try:
-            play = _play(env)
+            ends, steps, seconds = _play(env)
         except _Fault as fault:
             return [*findings, Finding(False, *fault.args)]
-        about = f"{play.steps} random steps: observations are in their space, numbers are finite, ends are bools"
+        about = f"{steps} random steps: observations are in their space, numbers are finite, ends are bools"
         seeding = _attempt(lambda: _seeding(make), "seeding: the same seed and actions in two environments, and again")
-        findings += [Finding(True, about), _episodes(env, play), seeding]
+        findings += [Finding(True, about), _episodes(env, ends, steps), seeding]
     findings.append(_attempt(lambda: _as_in_training(env_name), "two in parallel, as in training"))
-    microseconds = 1e6 * play.seconds / max(1, play.steps)
-    return [*findings, Finding(True, f"a step takes {microseconds:.0f} us, over {play.steps} random steps")]
+    return [*findings, Finding(True, f"a step takes {1e6 * seconds / max(1, steps):.0f} us, over {steps} random steps")]
 
 
 def _spaces(env: gymnasium.Env, encoder_ctor: Callable[[Nest], object]) -> tuple[list[Finding], bool]:
     """Returns findings about the spaces and wrappers, and whether training can use them."""
     if missing := single.missing_spaces(env):
         return [Finding(False, f"it has {missing[0]}", missing[1])], False
-    findings, usable = [], True
-    kinds: list[tuple[str, Any, Any]] = [
-        ("observation", spaces.observation_spec, env.observation_space),
-        ("action", lambda space: spaces.action_adapter(space)[0], env.action_space),
-    ]
-    for name, read, space in kinds:
+    findings: list[Finding] = []
+    read: dict[str, Nest] = {}
+    for name, read_spec in (("observation", spaces.observation_spec), ("action", lambda space: spaces.action_adapter(space)[0])):
+        space = getattr(env, f"{name}_space")
         try:
-            spec = read(space)
+            read[name] = read_spec(space)
         except TaacError as error:
-            usable = False
             findings.append(Finding(False, f"{name} space {space}", str(error)))
             continue
-        leaves = list(nest.flatten_with_path(spec))
-        sizes = ", ".join(f"{path + ' ' if path else ''}{list(leaf.shape)}" for path, leaf in leaves)
-        findings.append(Finding(True, f"{name} space {space}: {len(leaves)} tensor(s), {sizes}"))
-        if name == "observation":
-            try:
-                configuration.build(lambda spec=spec: encoder_ctor(spec))
-            except TaacError as error:
-                about = "the networks, with their default settings, cannot read its observations"
-                findings.append(Finding(False, about, str(error)))
-        elif (advice := _unlearnable([leaf for _, leaf in leaves])) is not None:
-            findings.append(Finding(False, "actions that hardly any method learns", advice))
+        sizes = [f"{path} {list(leaf.shape)}".strip() for path, leaf in nest.flatten_with_path(read[name])]
+        findings.append(Finding(True, f"{name} space {space}: {len(sizes)} tensor(s), {', '.join(sizes)}"))
+    if "observation" in read:
+        try:
+            configuration.build(lambda: encoder_ctor(read["observation"]))
+        except TaacError as error:
+            findings.append(Finding(False, "the networks, with their default settings, cannot read its observations", str(error)))
+    if "action" in read and (advice := _unlearnable(nest.flatten(read["action"]))) is not None:
+        findings.append(Finding(False, "actions that hardly any method learns", advice))
+    usable = len(read) == 2
     layer: Any = env
     while isinstance(layer, gymnasium.Wrapper):
         if isinstance(layer, gymnasium.wrappers.Autoreset):
@@ -128,14 +110,16 @@ def _unlearnable(actions: list[specs.TensorSpec]) -> str | None:
     return None if choices == 1 else "put the choices together into one Discrete, in a wrapper"
 
 
-def _play(env: gymnasium.Env) -> _Play:
-    """Plays random episodes. Raises _Fault at the first thing that is wrong."""
+def _play(env: gymnasium.Env) -> tuple[list[tuple[int, bool]], int, float]:
+    """Plays random episodes. Raises _Fault at the first thing that is wrong.
+
+    Returns the length of each episode that ended and whether it terminated, and the number of steps and their seconds.
+    """
     env.action_space.seed(0)
-    lengths: list[int] = []
-    ends: list[bool] = []
-    steps, seconds, seed = 0, 0.0, 0
-    while len(lengths) < EPISODES and steps < STEPS:
-        _check_observation(env, _reset(env, None if lengths else seed), "at reset")
+    ends: list[tuple[int, bool]] = []
+    steps, seconds = 0, 0.0
+    while len(ends) < EPISODES and steps < STEPS:
+        _check_observation(env, _reset(env, None if ends else 0), "at reset")
         length, done = 0, False
         while not done and steps < STEPS:
             action = env.action_space.sample()
@@ -144,11 +128,11 @@ def _play(env: gymnasium.Env) -> _Play:
                 observation, reward, terminated, truncated, _ = env.step(action)
             except _CRASH as error:
                 advice = "it must accept every action of its space and return (observation, reward, terminated, truncated, info)"
-                about = f"step {length + 1} of episode {len(lengths) + 1} failed: {type(error).__name__}: {error}, with {action}"
+                about = f"step {length + 1} of episode {len(ends) + 1} failed: {type(error).__name__}: {error}, with {action}"
                 raise _Fault(about, advice) from error
             seconds += time.perf_counter() - start
             steps, length = steps + 1, length + 1
-            where = f"at step {length} of episode {len(lengths) + 1}"
+            where = f"at step {length} of episode {len(ends) + 1}"
             _check_observation(env, observation, where)
             _check_reward(reward, single.reward_dim(env) is not None, where)
             for name, value in (("terminated", terminated), ("truncated", truncated)):
@@ -156,9 +140,8 @@ def _play(env: gymnasium.Env) -> _Play:
                     raise _Fault(f"'{name}' {where} is {value!r}", "return a bool")
             done = bool(terminated or truncated)
         if done:
-            lengths.append(length)
-            ends.append(bool(terminated))
-    return _Play(lengths, ends, steps, seconds)
+            ends.append((length, bool(terminated)))
+    return ends, steps, seconds
 
 
 def _reset(env: gymnasium.Env, seed: int | None) -> Any:
@@ -226,17 +209,18 @@ def _check_reward(reward: Any, vector: bool, where: str) -> None:
         raise _Fault(f"the reward {where} is {reward}", _CLIP)
 
 
-def _episodes(env: gymnasium.Env, play: _Play) -> Finding:
+def _episodes(env: gymnasium.Env, ends: list[tuple[int, bool]], steps: int) -> Finding:
     limit = getattr(env.spec, "max_episode_steps", None)
     about = f"time limit {limit} steps" if limit else "declares no time limit"
-    if not play.lengths:
+    if not ends:
         advice = "set create_environment.max_episode_steps, or make episodes end; an evaluation waits until they end"
-        return Finding(bool(limit), f"{about}; no episode ended within {play.steps} random steps", "" if limit else advice)
+        return Finding(bool(limit), f"{about}; no episode ended within {steps} random steps", "" if limit else advice)
+    lengths, terminated = zip(*ends)
     about += (
-        f"; {sum(play.terminated)} of {len(play.lengths)} episodes terminated, the others were truncated, after "
-        f"{min(play.lengths)} to {max(play.lengths)} steps"
+        f"; {sum(terminated)} of {len(ends)} episodes terminated, the others were truncated, after {min(lengths)} to "
+        f"{max(lengths)} steps"
     )
-    if len(play.lengths) < 3 or len(set(play.lengths)) > 1 or not all(play.terminated):
+    if len(ends) < 3 or len(set(lengths)) > 1 or not all(terminated):
         return Finding(True, about)
     advice = (
         "if that is a time limit, return truncated=True instead, or register the environment with max_episode_steps. After "
@@ -296,22 +280,12 @@ def _attempt(check: Callable[[], Finding], about: str) -> Finding:
 def _as_in_training(env_name: str) -> Finding:
     """Steps two environments in parallel, as training does. Each LAST must be followed by a FIRST."""
     with contextlib.closing(create_environment(env_name, 2)) as environment:
-        generator = torch.Generator().manual_seed(0)
+        actions = batch_space(environment.action_space, 2)
+        actions.seed(0)
         before, lasts = environment.reset(0), 0
         for _ in range(300):
-            now = environment.step(_random(environment.action_spec, generator))
+            now = environment.step(spaces.to_unit("random play", environment.action_space, actions.sample()))
             if not torch.equal(before.is_last(), now.is_first()):
                 return Finding(False, "no new episode begins after one has ended", "reset must work after any episode")
             lasts, before = lasts + int(now.is_last().sum()), now
         return Finding(True, f"two in parallel, 300 steps; after each of {lasts} ends a new episode began")
-
-
-def _random(action_spec: Nest, generator: torch.Generator) -> Nest:
-    def leaf(spec: specs.TensorSpec) -> torch.Tensor:
-        uniform = torch.rand(2, *spec.shape, generator=generator)
-        if spec.is_categorical:
-            low, high = torch.as_tensor(spec.minimum), torch.as_tensor(spec.maximum)
-            return (low + (uniform * (high - low + 1)).floor()).clamp(max=high).to(spec.dtype)
-        return 2 * uniform - 1
-
-    return nest.map_structure(leaf, action_spec)

@@ -29,10 +29,8 @@ def prepare(spec: EnvSpec) -> None:
     """Enables rendering to arrays on a machine without a screen.
 
     Sets the environment variables that libraries read when they are imported or first render, unless they are set:
-    `SDL_VIDEODRIVER` for pygame, and for MuJoCo `MUJOCO_GL`, the first of EGL and OSMesa that renders in a trial process.
-
-    Raises:
-        TaacError: the environment is one of MuJoCo's, and neither backend, or not the one that is set, can render.
+    `SDL_VIDEODRIVER` for pygame, and for MuJoCo `MUJOCO_GL`, the first of EGL and OSMesa that renders in a trial process. Raises
+    TaacError if the environment is one of MuJoCo's, and neither backend, or not the one that is set, can render.
     """
     if not headless():
         return

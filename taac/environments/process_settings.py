@@ -35,18 +35,13 @@ def _directory() -> str | None:
 class Preserved:
     """A context that keeps settings of the process, even if the code within raises.
 
-    It restores torch's random numbers, threads, default device, default dtype and gradient mode, the working directory, and
-    `sys.stdout` and `sys.stderr` from None. It cancels an alarm that the code leaves behind, whose handler would raise its
-    error in the midst of training, and ends a fork that comes back from the code, which would train on, too.
+    It restores torch's threads, default device, default dtype and gradient mode, the working directory, and `sys.stdout` and
+    `sys.stderr` from None. It cancels an alarm, whose handler would raise its error in the midst of training, and ends a fork
+    that comes back from the code, which would train on, too. If the code seeds torch, its generators go on as if it had not:
+    else the policy would draw the same noise in every episode. Code that merely draws from them is left alone.
 
-    If the code seeds torch, its generators go on as if it had not: else the policy would draw the same noise in every episode.
-    Code that merely draws from them is left alone.
-
-    Args:
-        where: which environment and when, for the message. None restores all without an error.
-
-    Raises:
-        EnvironmentFailed: the code changed the dtype, the gradient mode or a stream, or left an alarm.
+    Raises EnvironmentFailed if the code changed the dtype, the gradient mode or a stream, or left an alarm. `where` names the
+    environment and the moment in its message; None restores all without an error.
     """
 
     def __init__(self, where: str | None):

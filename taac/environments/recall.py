@@ -9,15 +9,11 @@ import numpy as np
 
 
 class Recall(gymnasium.Env):
-    """Shows a cue of -1 or 1 at the first step only. At the last `recalled` steps the action must equal the cue.
+    """Shows a cue of -1 or 1 at the first of `length` steps only. At the last `recalled` steps the action must equal the cue.
 
     The observation is (cue or 0, fraction of the episode that has passed). The reward is `1 - (action - cue)^2` at the
     last `recalled` steps and 0 before. The best policy without memory plays 0, with an expected return of 0. A policy
     that remembers the cue earns a return of `recalled`.
-
-    Args:
-        length: number of steps after which the episode terminates.
-        recalled: number of steps at the end that are rewarded.
     """
 
     def __init__(self, length: int = 10, recalled: int = 5):
@@ -33,7 +29,6 @@ class Recall(gymnasium.Env):
         return np.array([self._cue, 0.0], dtype=np.float32), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
-        """Pays `1 - (action - cue)^2` on the last `recalled` steps of the episode, and 0 before."""
         counts = self._step >= self.length - self.recalled
         reward = 1.0 - (float(action[0]) - self._cue) ** 2 if counts else 0.0
         self._step += 1

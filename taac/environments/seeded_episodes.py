@@ -52,8 +52,7 @@ class SeededEpisodes(gymnasium.Wrapper):
     """Begins every episode with a seed of its own, derived from the environment's seed and the episode's number.
 
     A simulator's state cannot be saved. It is restored from the episode's seed and the actions since. A reset with a seed
-    begins episode 0 in a new environment (or in the present one, if it is unused). A reset without a seed begins the next
-    episode.
+    begins episode 0 in a new environment, or in an unused one. A reset without a seed begins the next episode.
 
     `reset(seed=s, options={REPLAY: replays})`, with a `Replay` for each environment of the vector, begins the given episode
     and repeats its actions. The info then holds the results of the last action as `taac_reward`, `taac_terminated` and
@@ -74,11 +73,7 @@ class SeededEpisodes(gymnasium.Wrapper):
     env: gymnasium.Env
 
     def __init__(
-        self,
-        make: Callable[[], gymnasium.Env],
-        number: tuple[int, int] = (0, 1),
-        remake: bool = False,
-        own_process: bool = False,
+        self, make: Callable[[], gymnasium.Env], number: tuple[int, int] = (0, 1), remake: bool = False, own_process: bool = False
     ):
         try:
             env = make()

@@ -17,7 +17,6 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from taac.environments.seeded_episodes import SeededEpisodes
-from taac.environments.step_recorder import StepRecorder
 from taac.errors import TaacError, nearest
 from taac.machine.processes import INTERRUPTIONS, die_with_parent, import_elsewhere
 
@@ -42,12 +41,8 @@ OPTIONAL_PACKAGES = (
 )
 
 
-class ActionRepeatSettings(NamedTuple):
-    """Arguments of `ActionRepeat`, or of `ChosenRepeat`."""
-
-    num_steps: int
-    gamma: float
-    chosen: bool
+# Packages whose environments an untrusted run may use. Their code never imports what plain arguments name.
+ALLOWED_PACKAGES = ("gymnasium", "taac", *(package.module for package in OPTIONAL_PACKAGES))
 
 
 def make_single(
@@ -55,13 +50,10 @@ def make_single(
     env_kwargs: Mapping[str, Any],
     wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]],
     max_episode_steps: int | None,
-    action_repeat: ActionRepeatSettings | None = None,
-    recorded: bool = False,
 ) -> gymnasium.Env:
-    """Creates a registered environment inside the given wrappers, then a recorder and an action repeat if requested.
+    """Creates a registered environment inside the given wrappers, the first innermost.
 
-    Raises:
-        TaacError: it is unknown or cannot be created, or brings along an earlier time limit.
+    Raises TaacError if it is unknown or cannot be created, or brings along an earlier time limit.
     """
     name = spec.id
     try:
@@ -92,11 +84,6 @@ def make_single(
         )
     for wrapper in wrappers:
         env = wrapper(env)
-    if recorded:
-        env = StepRecorder(env)
-    if action_repeat is not None:
-        repeat = ChosenRepeat if action_repeat.chosen else ActionRepeat
-        env = repeat(env, action_repeat.num_steps, action_repeat.gamma)
     return env if reward_dim(env) is None else VectorReward(env)
 
 
@@ -116,6 +103,7 @@ def _gin_unlocked() -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if gin is None else gin.unlock_config()
 
 
+CANNOT_RENDER = "it cannot be rendered"  # begins the message of every failure to render
 _NO_RENDER_MODE = "not in the possible render_modes"  # in what gymnasium warns of
 _HINT = "(an environment is a registered id, 'module:id' to import the module first, or 'module:Class')"
 GIVEN = "python/"  # begins the names of environments that a program gives as objects
@@ -124,12 +112,7 @@ _given: dict[str, Callable[..., gymnasium.Env]] = {}
 
 @contextlib.contextmanager
 def given(name: str, make: Callable[..., gymnasium.Env]) -> Iterator[None]:
-    """A context in which `find_spec` knows an environment that is a function of the running program.
-
-    Args:
-        name: begins with `GIVEN`.
-        make: returns a new environment; called with the arguments of `gymnasium.make`.
-    """
+    """A context in which `find_spec` knows an environment that a function makes, with the arguments of `gymnasium.make`."""
     before = _given.get(name)
     _given[name] = make
     try:
@@ -143,13 +126,9 @@ def given(name: str, make: Callable[..., gymnasium.Env]) -> Iterator[None]:
 def find_spec(env_name: str) -> EnvSpec:
     """Finds the registered spec of an environment. A worker process that receives the spec needs no import to register it.
 
-    Args:
-        env_name: a registered id; `module:id`, whose module is imported first; or `module:Class`, which needs no
-            registration, also of a function that returns an environment. It has no limit of steps but what it brings along, and
-            no arguments but those of `env_kwargs`. Or a name of `given`.
-
-    Raises:
-        TaacError: nothing is registered under the name, or the package that registers it is not installed.
+    `env_name` is a registered id; `module:id`, whose module is imported first; or `module:Class`, which needs no registration,
+    also of a function that returns an environment. It has no limit of steps but what it brings along, and no arguments but those
+    of `env_kwargs`. Or it is a name of `given`. Raises TaacError for any other, and if the package is not installed.
     """
     if env_name in _given:
         return EnvSpec(env_name, entry_point=_given[env_name])
@@ -187,20 +166,15 @@ def find_spec(env_name: str) -> EnvSpec:
         raise TaacError(f"cannot create environment '{env_name}': {error}{meant} {_HINT}") from error
 
 
-def allowed_packages() -> tuple[str, ...]:
-    """Packages whose environments an untrusted run may use. Their code never imports what plain arguments name."""
-    return ("gymnasium", "taac", *(package.module for package in OPTIONAL_PACKAGES))
+def is_allowed(module: str) -> bool:
+    """Returns whether a module belongs to one of `ALLOWED_PACKAGES`."""
+    return module.partition(".")[0] in ALLOWED_PACKAGES
 
 
 def _import_allowed(module: str) -> None:
-    """Imports a module of `allowed_packages`, which need nothing of the working directory, and obeys nothing that lies there."""
-    if module.partition(".")[0] in allowed_packages():
+    """Imports a module of `ALLOWED_PACKAGES`, which need nothing of the working directory, and obeys nothing that lies there."""
+    if is_allowed(module):
         import_elsewhere(module)
-
-
-def is_of_allowed_package(env_name: str) -> bool:
-    """Returns whether the entry point of a registered id, without `module:`, lies in one of `allowed_packages`."""
-    return module_of(find_spec(env_name)).partition(".")[0] in allowed_packages()
 
 
 def module_of(spec: EnvSpec) -> str:
@@ -217,11 +191,6 @@ def reward_dim(env: gymnasium.Env) -> int | None:
     if len(shape) != 1:
         raise TaacError(f"a reward_space must have rank 1 (a vector of rewards), got shape {list(shape)}")
     return int(shape[0])
-
-
-def keeps_state(spec: EnvSpec) -> bool:
-    """Returns whether the simulator is known to keep state across episodes in spite of seeding, as Box2D does."""
-    return str(spec.entry_point).startswith("gymnasium.envs.box2d")
 
 
 def make_seeded(number: tuple[int, int], remake: bool, *args: Any, own_process: bool = False) -> gymnasium.Env:
@@ -246,10 +215,7 @@ def make_in_worker(
 
     A scheduler often signals all processes of a run at once, and the owner still needs its environments to shut down in
     order. `AsyncVectorEnv` also creates one environment in the owner, to read its spaces; there signals are left alone.
-
-    Args:
-        owner: the process that starts the workers.
-        bindings: gin's in the owner. The environment and its wrappers may be configured by them.
+    The environment may be configured by gin's `bindings` in the owner.
     """
     own_process = os.getpid() != owner
     if own_process:
@@ -263,6 +229,9 @@ def make_in_worker(
             with gin.unlock_config():
                 gin.parse_config(bindings, skip_unknown=True)
     return make_seeded(number, remake, spec, *args, own_process=own_process)
+
+
+# Wrappers ------------------------------------------------------------------------------------------------------------------
 
 
 class ActionRepeat(gymnasium.Wrapper):
@@ -313,3 +282,54 @@ class VectorReward(gymnasium.Wrapper):
         observation, reward, terminated, truncated, info = self.env.step(action)
         parts = np.asarray(reward, dtype=np.float64)
         return observation, float(parts.sum()), terminated, truncated, {**info, "taac_vector_reward": parts}
+
+
+class RecordedStep(NamedTuple):
+    """One environment step. An action that is repeated inside the environment has several."""
+
+    reward: float  # undiscounted; the sum of a vector reward's parts
+    frame: np.ndarray | None  # [H, W, 3] uint8, rendered after the step; None if not filmed
+
+
+class StepRecorder(gymnasium.Wrapper):
+    """Records the steps of an episode until `pop_steps` clears them, with a frame at every `film_every`-th step; 0: with none.
+
+    It must be inside `ActionRepeat`, whose callers see only sums and the last frame.
+    """
+
+    def __init__(self, env: gymnasium.Env):
+        super().__init__(env)
+        self.film_every = 0
+        self._steps: list[RecordedStep] = []
+        self._number = 0
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        self._steps, self._number = [], 0
+        return self.env.reset(**arguments)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        result = self.env.step(action)
+        filmed = self.film_every > 0 and self._number % self.film_every == 0
+        self._steps.append(RecordedStep(float(np.sum(result[1])), self._frame() if filmed else None))
+        self._number += 1
+        return result
+
+    def _frame(self) -> np.ndarray:
+        try:
+            frame: Any = self.env.render()
+        except Exception as error:
+            raise RuntimeError(f"{CANNOT_RENDER}: {type(error).__name__}: {error}") from error
+        is_array = isinstance(frame, np.ndarray)
+        if not is_array or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] not in (3, 4) or not frame.size:
+            got = f"an array of {frame.dtype} with shape {list(frame.shape)}" if is_array else f"a {type(frame).__name__}"
+            raise RuntimeError(
+                f"{CANNOT_RENDER}: render() returned {got}, expected an 'rgb_array' frame: an array of uint8 with shape "
+                "[H, W, 3], 0 to 255"
+            )
+        # Some simulators return alpha as well. Some environments render into the same array again.
+        return frame[..., :3].copy()
+
+    def pop_steps(self) -> list[RecordedStep]:
+        """Returns and clears the steps since the last call or the episode's beginning."""
+        steps, self._steps = self._steps, []
+        return steps

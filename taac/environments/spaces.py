@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
 from taac.specs import ACTION_MASK, AGENT_MASK, AGENT_TRUNCATED, TensorSpec, bounded
@@ -39,10 +38,8 @@ def observation_spec(space: spaces.Space, path: str = "") -> Nest:
 
     uint8 boxes (images, bytes) stay uint8. Other boxes and MultiBinary become float32. Discrete and MultiDiscrete become
     categorical int64. The leaves `action_mask`, `agent_mask` and `agent_truncated` of a Dict become bool if they are binary:
-    MultiBinary, or an integer or bool box in [0, 1].
-
-    Raises:
-        TaacError: the space has no tensor form (Text, Graph, Sequence...), or is empty.
+    MultiBinary, or an integer or bool box in [0, 1]. Raises TaacError if the space has no tensor form (Text, Graph, Sequence...),
+    or is empty.
     """
     _check_parts("observation", space, path)
     if isinstance(space, spaces.Dict):
@@ -75,11 +72,6 @@ def _is_binary(space: spaces.Space) -> bool:
     return isinstance(space, spaces.MultiBinary)
 
 
-def to_tensors(spec: Nest, observation: Any) -> Nest:
-    """`to_arrays` as tensors."""
-    return nest.map_structure(torch.from_numpy, to_arrays(spec, observation))
-
-
 def to_arrays(spec: Nest, observation: Any) -> Nest:
     """Copies a batched observation of numpy arrays to arrays of the spec's dtypes, leaves `[B, ...]`."""
     if isinstance(spec, dict):
@@ -98,11 +90,8 @@ def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
     """Returns the spec in which algorithms act, and the function from its actions `[B, ...]`, on the CPU, to the environment's.
 
     Boxes are rescaled: algorithms act in [-1, 1], and `a` becomes `low + (a + 1) / 2 * (high - low)`. Choices (Discrete and
-    MultiDiscrete) count from 0, and the space's `start` is added. Tuples and Dicts become tuples and dicts.
-
-    Raises:
-        TaacError: a box is unbounded, wider than float32 holds, has an empty range or holds integers; a space is not supported
-            or empty.
+    MultiDiscrete) count from 0, and the space's `start` is added. Tuples and Dicts become tuples and dicts. Raises TaacError if a
+    box is unbounded, wider than float32 holds, has an empty range or holds integers; a space is not supported or empty.
     """
     _check_parts("action", space, "")
     if isinstance(space, spaces.Tuple):
@@ -157,8 +146,7 @@ def _choices(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[np.ndarray,
 def to_unit(where: str, space: spaces.Space, action: Any) -> Nest:
     """Converts the environment's actions `[N, ...]` to the scale in which algorithms act. The inverse of `action_adapter`.
 
-    Raises:
-        TaacError: an action is outside the space by more than rounding; begins with `where`.
+    Raises TaacError, which begins with `where`, if an action is outside the space by more than rounding.
     """
     if isinstance(space, spaces.Tuple):
         return tuple(to_unit(where, child, part) for child, part in zip(space.spaces, action))

@@ -17,12 +17,12 @@ from taac.data_structures import Nest, StepType, TimeStep
 from taac.environments import spaces
 from taac.environments.process_settings import Preserved
 from taac.environments.seeded_episodes import REPLAY, Replay, describe_error, is_environment_error
-from taac.environments.step_checks import StepChecks
-from taac.environments.step_recorder import CANNOT_RENDER, RecordedStep
+from taac.environments.single import CANNOT_RENDER, RecordedStep
 from taac.environments.workers import Workers
-from taac.errors import EnvironmentFailed, TaacError
+from taac.errors import DivergedError, EnvironmentFailed, NotFiniteError, TaacError
 
 _FIRST, _MID, _LAST = (np.uint8(int(kind)) for kind in (StepType.FIRST, StepType.MID, StepType.LAST))
+_GREATEST = float(np.finfo(np.float32).max)
 _LONGEST = 500  # characters of a part of a space that a checkpoint holds as they are
 
 
@@ -82,7 +82,7 @@ class VectorEnvironment:
         self.reward_dim, self.recorded = reward_dim, recorded
         self.durations, self.repeat_gamma = durations, repeat_gamma
         self._reward_shape = (self.num_envs,) if reward_dim is None else (self.num_envs, reward_dim)
-        self._checks = StepChecks(lambda: self.name, env.num_envs, self.observation_spec, self.action_spec)
+        self._checks = StepChecks(self)
         self._done = np.zeros(self.num_envs, dtype=bool)
         self.episodes = np.zeros(self.num_envs, dtype=np.int64)
         self._zero_action = specs.zeros(self.action_spec, self.num_envs)
@@ -135,15 +135,10 @@ class VectorEnvironment:
         return self.replay(seed, np.zeros(self.num_envs, dtype=np.int64), blank)
 
     def replay(self, seed: int, episodes: np.ndarray, actions: Sequence[Nest]) -> TimeStep:
-        """Restores the state in the middle of episodes: begins them again and repeats their actions.
+        """Restores the state in the middle of the `episodes` of these numbers `[B]`: begins them again and repeats their actions.
 
-        Args:
-            seed: as in `reset`.
-            episodes: `[B]`, the numbers of the episodes.
-            actions: for each environment, its actions since the episode began, leaves `[n_i, ...]`.
-
-        Returns:
-            The time steps that the actions lead to. Where there are no actions, the episode's FIRST.
+        `actions` are, for each environment, those since its episode began, leaves `[n_i, ...]`. Returns the time steps that they
+        lead to, or an episode's FIRST where there are none.
         """
         self._seed, self._steps = seed, 0
         counts = np.array([len(nest.flatten(sequence)[0]) for sequence in actions])
@@ -221,8 +216,7 @@ class VectorEnvironment:
     def restart(self, failure: EnvironmentFailed) -> None:
         """Recreates all environments after one has failed. Call `reset` next.
 
-        Raises:
-            EnvironmentFailed: the environments cannot be restarted, or have been restarted `max_restarts` times.
+        Raises EnvironmentFailed if the environments cannot be restarted, or have been restarted `max_restarts` times.
         """
         if self._remake is None:
             raise failure
@@ -292,3 +286,79 @@ class VectorEnvironment:
         else:
             self._call("its end", self._env.close)
         self._broken = False
+
+
+class StepChecks:
+    """Raises errors for rewards and observations of an environment, numpy arrays, that training cannot use."""
+
+    def __init__(self, environment: VectorEnvironment):
+        self._env, self._num_envs = environment, environment.num_envs
+        self._leaves = [
+            (path, (np.asarray(spec.minimum), np.asarray(spec.maximum)) if spec.is_categorical else None)
+            for path, spec in nest.flatten_with_path(environment.observation_spec)
+        ]
+        self._masked = isinstance(environment.observation_spec, dict) and specs.ACTION_MASK in environment.observation_spec
+
+    def reward(self, reward: np.ndarray, action: Nest, step: int) -> None:
+        """Checks that rewards `[B]` or `[B, D]`, `step` steps after reset, are finite as float32.
+
+        Raises NotFiniteError if one is not; DivergedError if the `action` `[B, ...]` before it is not finite either.
+        """
+        fits = np.abs(reward) <= _GREATEST  # False for NaN, too
+        if np.count_nonzero(fits) < fits.size:  # in a third of the time of `all`
+            self._refuse("a reward", reward, ~fits.reshape(self._num_envs, -1).all(1), action, step)
+
+    def observation(self, observation: Nest, action: Nest, terminated: np.ndarray, step: int) -> None:
+        """Checks that observations `[B, ...]` are finite, that categorical ones are in range, and that masks allow a choice.
+
+        Where the episode `terminated` `[B]`, a mask may forbid every choice. Raises TaacError, or as `reward`.
+        """
+        if self._masked:
+            self._check_mask(observation, terminated, step)
+        for (path, bounds), leaf in zip(self._leaves, nest.flatten(observation)):
+            if bounds is not None and not bool(((leaf >= bounds[0]) & (leaf <= bounds[1])).all()):
+                raise TaacError(
+                    f"environment '{self._env.name}' returned an observation '{path}' outside its space at step {step} "
+                    f"after reset: {leaf.tolist()}, expected {bounds[0].tolist()} to {bounds[1].tolist()}"
+                )
+            if leaf.dtype == np.float32:
+                finite = np.isfinite(leaf)
+                if np.count_nonzero(finite) < finite.size:
+                    where = ~finite.reshape(self._num_envs, -1).all(1)
+                    self._refuse(f"an observation '{path}'" if path else "an observation", leaf, where, action, step)
+
+    def _check_mask(self, observation: Nest, terminated: np.ndarray, step: int) -> None:
+        """Requires a valid choice in every branch of every present agent, unless the episode terminated."""
+        seen = nest.map_structure(torch.from_numpy, observation)
+        forbids = specs.forbids_acting(seen, self._env.action_spec).numpy() & ~terminated
+        if forbids.any():
+            index, mask = int(np.flatnonzero(forbids)[0]), observation[specs.ACTION_MASK]
+            raise TaacError(
+                f"environment '{self._env.name}' (number {index} of {self._num_envs}) returned an '{specs.ACTION_MASK}' that "
+                f"forbids every choice at step {step} after reset: {mask[index].tolist()}; an episode in which no choice is "
+                "possible must terminate, and an agent or a branch that has nothing to do needs a choice that does nothing"
+            )
+
+    def _refuse(self, what: str, values: np.ndarray, bad: np.ndarray, action: Nest, step: int) -> None:
+        index = int(np.flatnonzero(bad)[0])
+        last_action = nest.map_structure(lambda a: a[index].tolist(), action)
+        note = " (too large for float32)" if np.isfinite(values[index]).all() else ""
+        if what == "a reward" and np.isnan(values[index]).any():
+            note = " (or None)"  # of which numpy makes NaN
+        message = (
+            f"environment '{self._env.name}' (number {index} of {self._num_envs}) returned {what} that is not finite at step "
+            f"{step} after reset: {values[index]}{note}; the action before it, in [-1, 1], was {last_action}. "
+        )
+        evidence = {
+            "given": torch.as_tensor(np.array(values)),
+            **{f"action/{p}": torch.as_tensor(a) for p, a in nest.flatten_with_path(action)},
+        }
+        if not all(np.isfinite(leaf[index]).all() for leaf in nest.flatten(action)):
+            raise DivergedError(
+                f"{message}Training has diverged: try a lower learning rate, or rewards that are clipped or normalised",
+                evidence,
+            )
+        raise NotFiniteError(
+            f"{message}Training on it would corrupt every network: fix the environment, or clip the value in a wrapper",
+            evidence,
+        )

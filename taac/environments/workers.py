@@ -21,9 +21,7 @@ from taac.environments.seeded_episodes import REPLAY, Replay
 class Workers(AsyncVectorEnv):
     """An `AsyncVectorEnv` whose calls have a time limit, and which can be closed when a process hangs or has died.
 
-    Args:
-        step_timeout: seconds allowed for a step or a reset; None waits for ever. A replay of n actions may take n + 1
-            times as long.
+    A step or a reset may take `step_timeout` seconds; None waits for ever. A replay of n actions may take n + 1 times as long.
     """
 
     _at_exit: Callable[[], None] | None = None

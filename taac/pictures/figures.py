@@ -28,9 +28,8 @@ class Column(NamedTuple):
 def columns(decided: np.ndarray, most_columns: int = MOST_COLUMNS, most_rows: int = MOST_ROWS) -> list[Column]:
     """Returns the actions of an episode. Of more than `most_columns` actions, or `most_rows` frames of one, evenly spaced ones.
 
-    Args:
-        decided: `[T]` or `[T, P]` bool, whether a new action was chosen at a step, in any of P dimensions. What runs before
-            the first decision counts as an action.
+    `decided` `[T]` or `[T, P]`: whether a new action was chosen at a step, in any of P dimensions. What runs before the first
+    decision counts as an action.
     """
     steps = len(decided)
     acts = np.asarray(decided.reshape(steps, -1).any(axis=1)) | (np.arange(steps) == 0)
@@ -45,20 +44,14 @@ def columns(decided: np.ndarray, most_columns: int = MOST_COLUMNS, most_rows: in
 
 def _spread(n: int, most: int) -> list[int]:
     """Returns 0..n-1, or `most` of them evenly spaced, including the first and the last."""
-    if n <= most:
-        return list(range(n))
-    return np.linspace(0, n - 1, most).round().astype(int).tolist() if most > 1 else [0]
+    return np.linspace(0, n - 1, min(n, most)).round().astype(int).tolist()
 
 
 def film_strip(path: Path, frames: Sequence[np.ndarray], decided: np.ndarray, title: str) -> Path:
     """Draws an episode as columns, one for each action, with frames stacked downwards (as in figure 1 of arXiv:2104.06521).
 
-    Columns are wrapped. Of many actions and frames only those of `columns` are drawn, and the picture says so.
-
-    Args:
-        path: a PNG file, which is returned.
-        frames: T frames `[H, W, 3]` uint8 of one size, each rendered after its step.
-        decided: as in `columns`.
+    Columns are wrapped. Of many actions and frames only those of `columns` are drawn, and the picture, a PNG file, says so. The
+    T frames `[H, W, 3]` uint8 have one size, and are rendered after their steps.
     """
     from PIL import Image, ImageDraw, ImageFont
 

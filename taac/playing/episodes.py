@@ -9,9 +9,9 @@ from typing import NamedTuple
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import Episode
 from taac.data_structures import AlgStep, TimeStep
-from taac.demonstrations.episode_files import EpisodeWriter, check_new_file
+from taac.demonstrations.episode_files import EpisodeWriter
 from taac.errors import TaacError
-from taac.playing.pictures import Pictures
+from taac.playing.pictures import Name, Pictures, new_file
 from taac.playing.saved_agent import load_saved
 
 
@@ -32,7 +32,7 @@ def play(
     epsilon: float = 0.0,
     best: bool = False,
     trusted: bool = False,
-    demonstrations: str | None = None,
+    demonstrations: Name = None,
     switch_threshold: float | None = None,
 ) -> Played:
     """Plays episodes with the agent of a run, and records them. Call `taac.registry.register()` first.
@@ -47,12 +47,11 @@ def play(
         raise TaacError(
             f"record_episodes {pictures.record_episodes} is above num_episodes {num_episodes}: play as many as are recorded"
         )
-    if demonstrations:
-        check_new_file(demonstrations)
+    recorded = new_file("--record_demonstrations", demonstrations, ".npz")
     saved = load_saved(path, best, trusted, switch_threshold=switch_threshold, **pictures.environment_arguments)
     with contextlib.closing(saved.environment) as environment:
         recorder = pictures.begin(environment)
-        writer = EpisodeWriter(demonstrations, environment) if demonstrations else None
+        writer = EpisodeWriter(recorded, environment) if recorded else None
 
         def on_step(time_step: TimeStep, alg_step: AlgStep) -> None:
             for watcher in (recorder, writer):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from taac.errors import TaacError
 
 if TYPE_CHECKING:
     from taac.environments.vector_environment import VectorEnvironment
-    from taac.pictures.steps import Recorder
+    from taac.pictures.video import Recorder
+
+Name: TypeAlias = "str | Path | None"
 
 
 class Pictures:
@@ -22,9 +24,7 @@ class Pictures:
         overlay: whether each frame of the video shows what the agent does.
     """
 
-    def __init__(
-        self, record_file: str | None, film_strip: str | None, timeline: str | None, record_episodes: int, overlay: bool
-    ):
+    def __init__(self, record_file: Name, film_strip: Name, timeline: Name, record_episodes: int, overlay: bool):
         self._video = new_file("--record_file", record_file, ".gif", ".mp4")
         self._strip = new_file("--film_strip", film_strip, ".png")
         self._timeline = new_file("--timeline", timeline, ".png")
@@ -44,8 +44,7 @@ class Pictures:
         """Returns a recorder to be called at every step of the evaluation, or None if no file was requested."""
         if not self._files:
             return None
-        from taac.pictures.steps import Recorder
-        from taac.pictures.video import Film, VideoFile
+        from taac.pictures.video import Film, Recorder, VideoFile
 
         self._film, self._writer = Film(), None
         watchers: list[Any] = [self._film] if self._strip or self._timeline else []
@@ -101,7 +100,7 @@ def action_parts(environment: VectorEnvironment) -> tuple[list[str], list[int | 
     return names, choices
 
 
-def new_file(flag: str, name: str | None, *endings: str) -> Path | None:
+def new_file(flag: str, name: Name, *endings: str) -> Path | None:
     """Returns the path of a file that can be created: of one of these endings, in a folder that exists, under a new name."""
     if name is None:
         return None

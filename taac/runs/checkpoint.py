@@ -24,7 +24,7 @@ from taac.errors import TaacError
 from taac.runs import durable, files, tensor_files
 from taac.runs.files import Damaged
 from taac.runs.frame_chunks import FrameChunks
-from taac.runs.manifest import FileEntry, make_manifest, read_entry, read_manifest, write_entry
+from taac.runs.tensor_files import make_manifest, read_entry, read_manifest, write_entry
 from taac.runs.terminal import warn_user
 
 _OURS = re.compile(r"\d+\.json|\d+(-again)?\.safetensors|frames-\d+-\d+\.safetensors|\d+\.json\.damaged")
@@ -54,11 +54,9 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of a run. Their folder is created when the first is saved.
+    """The checkpoints of a run, of which the newest `keep` are kept. Their folder is created when the first is saved.
 
-    Args:
-        keep: how many of the newest checkpoints are kept.
-        resumed: the checkpoints that the run resumes from, if not these. Used in messages.
+    `resumed` are those that the run resumes from, if other ones: messages name them.
     """
 
     def __init__(self, path: Path, keep: int = 2, resumed: Checkpoints | None = None):
@@ -73,14 +71,10 @@ class Checkpoints:
     # Writing ---------------------------------------------------------------------------------------------------------
 
     def save(self, env_steps: int, state: dict[str, Any], frames: FrameChunks | None = None) -> None:
-        """Writes a checkpoint, then removes all but the newest `keep`.
+        """Writes a checkpoint, then removes all but the newest `keep`. Of the replay buffer's frames only what has changed.
 
-        Args:
-            state: nested dicts, lists and tuples of tensors, numbers and strings.
-            frames: the replay buffer's frames, of which only the changed parts are written.
-
-        Raises:
-            TaacError: it could not be written; reports the bytes needed. Earlier checkpoints are unchanged.
+        `state` is nested dicts, lists and tuples of tensors, numbers and strings. Raises TaacError, with the bytes needed, if it
+        cannot be written. Earlier checkpoints are then unchanged.
         """
         tree, tensors = tensor_files.encode(state)
         data = tensor_files.pack(tensors)
@@ -92,7 +86,7 @@ class Checkpoints:
                 name = f"{env_steps}-again.safetensors"
             held = frames.write_stale(self.path) if frames else []
             entry = write_entry(self.path / name, data)
-            manifest = make_manifest({"env_steps": env_steps, "state": tree, "tensors": entry._asdict(), "frames": held})
+            manifest = make_manifest({"env_steps": env_steps, "state": tree, "tensors": entry, "frames": held})
             needed += len(manifest)
             if len(manifest) > files.MAX_JSON_BYTES:  # reading it would be refused
                 raise TaacError(
@@ -103,7 +97,7 @@ class Checkpoints:
             durable.write(self.path / f"{env_steps}.json", manifest)
         except OSError as error:
             raise durable.refusal(error, self.path, needed, self.what_remains()) from error
-        self._remember()[env_steps] = {entry.name, *(frame["name"] for frame in held)}
+        self._remember()[env_steps] = {entry["name"], *(frame["name"] for frame in held)}
         newest = sorted(self._remember())[-self.keep :]
         self.remove([s for s in self.saved() if s not in newest])
 
@@ -156,11 +150,7 @@ class Checkpoints:
     # Reading ---------------------------------------------------------------------------------------------------------
 
     def readable(self) -> Iterator[Checkpoint]:
-        """Yields undamaged checkpoints, the newest first; warns of each damaged one. Frames are not read.
-
-        Raises:
-            TaacError: there is no checkpoint, or one of another format.
-        """
+        """Yields undamaged checkpoints, newest first; warns of each damaged one. Raises TaacError for another format, or none."""
         if not self.saved():
             raise TaacError(f"there is no checkpoint in {self.path}; train first, or give the folder of a run")
         tried: set[int] = set()
@@ -202,17 +192,13 @@ class Checkpoints:
     def read(self, env_steps: int) -> Checkpoint:
         """Returns the checkpoint at the given environment steps. Its frames are not read.
 
-        Raises:
-            Damaged: it is missing or damaged.
-            TaacError: it has another format.
+        Raises Damaged if it is missing or damaged, and TaacError if it has another format.
         """
         path = self.path / f"{env_steps}.json"
         content = read_manifest(path)
         try:
-            entry = FileEntry(**content["tensors"])
             frames, held_steps = list(content["frames"]), int(content["env_steps"])
-            data = read_entry(self.path, entry)
-            state = tensor_files.decode(content["state"], tensor_files.unpack(data, path))
+            state = tensor_files.decode(content["state"], read_entry(self.path, content["tensors"]))
         except TaacError:
             raise
         except (KeyError, TypeError, ValueError, OverflowError) as error:

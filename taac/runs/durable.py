@@ -29,13 +29,9 @@ _NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # of file systems, some of them remote
 
 
 def write(path: Path, data: bytes) -> None:
-    """Replaces the content of `path` with `data`, flushed to the disk. If writing fails, the old content stays.
+    """Replaces the content of `path` with `data`, flushed to the disk. A reader sees the old content or the new.
 
-    A concurrent reader sees either the old content or the new.
-
-    Raises:
-        NotPlain: `path` is a link, a pipe, a device or a folder.
-        OSError: it could not be written. The temporary file is removed.
+    Raises OSError if it cannot be written, and NotPlain if no plain file is there. Then the old content stays.
     """
     check_file(path)
     beside = temporary(path)
@@ -60,12 +56,7 @@ def is_temporary(name: str) -> bool:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Appends `data` to an existing file and flushes it to the disk. A process killed meanwhile may leave part of it.
-
-    Raises:
-        NotPlain: `path` is no plain file.
-        OSError: it does not exist, or could not be written.
-    """
+    """Appends `data` to an existing plain file and flushes it to the disk. A process killed meanwhile may leave part of it."""
     _write_flushed(path, os.O_APPEND, data, path)
 
 
@@ -86,12 +77,7 @@ def _write_flushed(path: Path, flags: int, data: bytes, called: Path) -> None:
 def locked(path: Path) -> Iterator[None]:
     """A context that one process at a time is in; the others wait. Where the file system has no locks, none waits.
 
-    Args:
-        path: a file that is made for this, and stays.
-
-    Raises:
-        NotPlain: something else is there.
-        OSError: it cannot be made.
+    `path` is a file that is made for this, and stays.
     """
     descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
     try:
@@ -123,9 +109,7 @@ def refusal(
 ) -> TaacError:
     """Returns the error for a failed write of `needed` bytes at `path`; names a full disk, a quota and missing inodes as such.
 
-    Args:
-        whole: says what is still whole.
-        otherwise: what to do if the disk is not full.
+    It says what is still `whole`, and what to do `otherwise`, if the disk is not full.
     """
     if isinstance(error, NotPlain):
         return error

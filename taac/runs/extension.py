@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from taac.errors import TaacError
 from taac.runs import files, layout
@@ -21,21 +21,12 @@ _RATIO = "UpdateRatio.updates_per_env_step"
 _BETA = "PrioritizedReplayBuffer.beta"
 
 
-class Lengths(NamedTuple):
-    """Environment steps of a whole run: as held in its folder, and as asked for now."""
-
-    held: int
-    asked: int
-
-
-def lengths(held: str, asked: str) -> Lengths | None:
-    """Returns both lengths if two operative configurations differ in nothing else; None if they do, or do not differ."""
+def lengths(held: str, asked: str) -> tuple[int, int] | None:
+    """Returns both numbers of environment steps if two operative configurations differ in that alone; else None."""
     if held == asked or _OF_TOTAL.sub("", held) != _OF_TOTAL.sub("", asked):
         return None
-    totals = [layout.parse_bindings(text).get(TOTAL, "") for text in (held, asked)]
-    if not all(re.fullmatch(r"\d{1,18}", total) for total in totals):
-        return None
-    return Lengths(*map(int, totals))
+    before, after = (_total(layout.parse_bindings(text)) for text in (held, asked))
+    return None if before is None or after is None else (before, after)
 
 
 def changes(held: str, asked: str) -> dict[str, tuple[str, str]]:
@@ -48,13 +39,9 @@ def changes(held: str, asked: str) -> dict[str, tuple[str, str]]:
 
 
 def continues(held: str, asked: str, changed: Collection[str] = ()) -> bool:
-    """Returns whether a run of the configuration `asked` may resume from a checkpoint of a run of `held`.
-
-    Args:
-        changed: settings in which they may differ.
-    """
+    """Returns whether a run of `asked` may resume from a checkpoint of one of `held`. They may differ in settings `changed`."""
     found, other = lengths(held, asked), changes(held, asked)
-    longer = found is not None and found.held < found.asked
+    longer = found is not None and found[0] < found[1]
     return held == asked or longer or (bool(other) and other.keys() <= set(changed))
 
 
@@ -66,9 +53,13 @@ def changed_in(run: Mapping[str, Any]) -> set[str]:
 def held_steps(folder: Path) -> int | None:
     """Returns the environment steps of the whole run in a folder; None if there is none, or it does not say."""
     try:
-        total = layout.read_bindings(folder).get(TOTAL, "")
+        return _total(layout.read_bindings(folder))
     except (OSError, files.Damaged):
         return None
+
+
+def _total(bindings: Mapping[str, str]) -> int | None:
+    total = bindings.get(TOTAL, "")
     return int(total) if re.fullmatch(r"\d{1,18}", total) else None
 
 
@@ -87,14 +78,10 @@ def following_length(config: str) -> list[str]:
 
 
 def refuse_ratio(config: str) -> None:
-    """Refuses to extend a run whose ratio of updates follows its length: another length would have earned other updates.
-
-    Raises:
-        TaacError: names the setting.
-    """
-    reference = re.fullmatch(r"@([\w./]+)\(\)", _unresolved(config).get(_RATIO, ""))
-    for name in following_length(config) if reference else ():
-        if name.rpartition(".")[0] == reference[1]:  # type: ignore[index]
+    """Raises TaacError for a run whose ratio of updates follows its length: another length would have earned other updates."""
+    ratio = _unresolved(config).get(_RATIO, "")
+    for name in following_length(config):
+        if ratio == f"@{name.rpartition('.')[0]}()":
             raise TaacError(
                 f"this run cannot be extended: {_RATIO} follows its length, by {name} = %{MACRO}, so a longer run would have "
                 "taken other updates from the start; train a new run"
@@ -103,8 +90,7 @@ def refuse_ratio(config: str) -> None:
 
 def extended_at(run: Mapping[str, Any]) -> int:
     """Returns the environment steps at which a run was last extended, according to its run.json; -1 if it never was."""
-    steps = [entry.get("env_steps") for entry in entries(run, "extended")][-1:]
-    return steps[0] if steps and isinstance(steps[0], int) else -1
+    return next((entry["env_steps"] for entry in reversed(entries(run, "extended"))), -1)
 
 
 def _settings(config: str) -> dict[str, str]:

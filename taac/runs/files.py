@@ -33,20 +33,12 @@ _KINDS = {"-": "a plain file", "d": "a folder", "l": "a symbolic link", "p": "a 
 
 
 def check_file(path: Path) -> bool:
-    """Returns whether a plain file exists at `path`. Links are not followed.
-
-    Raises:
-        NotPlain: something other than a plain file is there.
-    """
+    """Returns whether a plain file exists at `path`. Raises NotPlain if something else is there, such as a link to a file."""
     return _check(path, "-", "a plain file")
 
 
 def check_folder(path: Path) -> bool:
-    """Returns whether a folder exists at `path`. Links are not followed.
-
-    Raises:
-        NotPlain: something else is there, such as a link to a folder.
-    """
+    """Returns whether a folder exists at `path`. Raises NotPlain if something else is there, such as a link to a folder."""
     return _check(path, "d", "a folder")
 
 
@@ -70,9 +62,7 @@ def _check(path: Path, expected: str, name: str) -> bool:
 def open_file(path: Path, flags: int) -> int:
     """Opens a plain file without following links and without blocking; returns the descriptor.
 
-    Raises:
-        NotPlain: something else is there. With `O_APPEND`, also if the file has a second name (a hard link).
-        OSError: it cannot be opened.
+    Raises NotPlain if something else is there, or with `O_APPEND` if the file has a second name (a hard link).
     """
     if check_file(path) and flags & os.O_APPEND and os.lstat(path).st_nlink > 1:  # what is appended would appear there too
         raise NotPlain(f"{path} has a second name (a hard link), and was not touched; move it away, or put a copy there")
@@ -103,8 +93,7 @@ def digest(data: bytes) -> str:
 def digest_of_file(path: Path, most: int, begun: dict[Path, tuple[Any, int]] | None = None) -> tuple[int, str]:
     """Returns the size and checksum of the first `most` bytes of a plain file, read in pieces. Raises as `read_bytes`.
 
-    Args:
-        begun: what earlier calls have read of files that only grow, and do not read again. This call adds to it.
+    `begun` is what earlier calls have read of files that only grow, and do not read again. This call adds to it.
     """
     begun = {} if begun is None else begun
     with named(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
@@ -120,39 +109,10 @@ def digest_of_file(path: Path, most: int, begun: dict[Path, tuple[Any, int]] | N
     return done, found.hexdigest()
 
 
-def size(path: Path) -> int:
-    """Returns the size of a plain file in bytes. Raises Damaged if it is missing, or is no plain file."""
-    try:
-        check_file(path)
-        return os.lstat(path).st_size
-    except OSError as error:
-        raise Damaged(f"{path} cannot be read: {error}") from error
-
-
-def read(path: Path, expected_size: int, expected_digest: str) -> bytes:
-    """Returns the content of a file after checking its size and checksum.
-
-    Raises:
-        Damaged: it is missing, or its size or checksum differs.
-    """
-    found = size(path)
-    if found != expected_size:
-        raise Damaged(f"{path} has {found} bytes, expected {expected_size}")
-    try:
-        data = read_bytes(path)
-    except OSError as error:
-        raise Damaged(f"{path} cannot be read: {error}") from error
-    if digest(data) != expected_digest:
-        raise Damaged(f"{path} has changed since it was written: its checksum is {digest(data)}, expected {expected_digest}")
-    return data
-
-
 def read_bytes(path: Path, most: int | None = None) -> bytes:
     """Returns the content of a plain file of at most `most` bytes. The size is checked before anything is read.
 
-    Raises:
-        Damaged: it is longer, or no plain file.
-        OSError: it cannot be read.
+    Raises Damaged if it is longer, or no plain file, and OSError if it cannot be read.
     """
     with named(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
         found = os.fstat(file.fileno()).st_size

@@ -9,7 +9,7 @@ from taac.errors import TaacError
 from taac.replay import ReplayBuffer
 from taac.runs import tensor_files
 from taac.runs.files import Damaged
-from taac.runs.manifest import FileEntry, read_entry, write_entry
+from taac.runs.tensor_files import read_entry, write_entry
 
 CHUNK_BYTES = 4 << 20  # small enough for a slow disk, large enough to keep the number of files low
 
@@ -38,11 +38,9 @@ class FrameChunks:
         return frames * self._buffer.frame_bytes
 
     def write_stale(self, folder: Path, but_current: bool = False) -> list[dict[str, Any]]:
-        """Writes the parts that have changed since they were written; returns the manifest entries of all parts.
+        """Writes the parts that have changed since they were written; with `but_current` not the one that frames are added to.
 
-        Args:
-            folder: where the files go.
-            but_current: leaves out the part that frames are being added to.
+        Returns the manifest entries of all parts.
         """
         for part in self._stale():
             if but_current and part == self._buffer.next // self._step:
@@ -52,7 +50,7 @@ class FrameChunks:
             while (path := folder / f"frames-{part}-{number}.safetensors").exists():  # of a buffer that was forgotten
                 number += 1
             entry = write_entry(path, tensor_files.pack(self._buffer.frames(start, stop)))
-            self._entries[part] = {**entry._asdict(), "start": start, "stop": stop, "added": added}
+            self._entries[part] = {**entry, "start": start, "stop": stop, "added": added}
         return [self._entries[part] for part in sorted(self._entries)]
 
     def names(self) -> set[str]:
@@ -62,27 +60,23 @@ class FrameChunks:
     def load(self, folder: Path, entries: list[dict[str, Any]]) -> None:
         """Reads frames back into the buffer, whose `load_state_dict` has already restored its size.
 
-        Raises:
-            Damaged: a file differs from what the manifest says, or the parts do not add up to the whole.
-            TaacError: the frames have another shape.
+        Raises Damaged if a file is not as the manifest says, or parts are missing; TaacError if frames have another shape.
         """
         end, size = 0, self._buffer.size
         for entry in entries:
             try:
-                start, stop = entry["start"], entry["stop"]
-                file = FileEntry(entry["name"], entry["bytes"], entry["blake2b"])
-                plain = all(type(entry[name]) is int for name in ("start", "stop", "added"))
-                whole = plain and start == end and start < stop <= size and entry["added"] >= 0
+                start, stop, added = places = entry["start"], entry["stop"], entry["added"]
+                whole = all(type(place) is int for place in places) and end == start < stop <= size and added >= 0
             except (KeyError, TypeError) as error:
                 raise Damaged(f"a manifest in {folder} does not describe a part of a replay buffer: {error!r}") from error
             if not whole:
                 raise Damaged(f"a manifest in {folder}: frames {start} to {stop} do not follow on {end}, of {size}")
-            tensors = tensor_files.unpack(read_entry(folder, file), folder / file.name)
+            tensors = read_entry(folder, entry)
             held = self._buffer.frames(start, stop)
             given = {name: (t.dtype, list(t.shape)) for name, t in tensors.items()}
             expected = {name: (t.dtype, list(t.shape)) for name, t in held.items()}
             if given != expected:
-                raise TaacError(f"{folder / file.name} holds frames of another shape: {given}, expected {expected}")
+                raise TaacError(f"{folder / entry['name']} holds frames of another shape: {given}, expected {expected}")
             for name, tensor in tensors.items():
                 held[name].copy_(tensor)
             end = stop

@@ -11,9 +11,10 @@ _MOST = 100  # sentences, and names in one
 
 
 def entries(run: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """Returns the entries of a list of run.json."""
+    """Returns the entries of a list of run.json, each of which has its environment steps."""
     found = run.get(name)
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+    listed = found if isinstance(found, list) else []
+    return [entry for entry in listed if isinstance(entry, dict) and _count(entry.get("env_steps")) is not None]
 
 
 def settings_in(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,25 +32,23 @@ def describe_changes(run: Mapping[str, Any]) -> list[str]:
     """Returns a sentence for each extension, change of settings and forgotten buffer."""
     found = []
     for entry in entries(run, "extended"):
-        before, after, at = map(_count, map(entry.get, ("from", "to", "env_steps")))
-        if None in (before, after, at):
-            continue
+        at, before, after = map(_count, map(entry.get, ("env_steps", "from", "to")))
         follow, time = entry.get("follow_length"), entry.get("time")
         names = list(filter(is_name, follow[:_MOST])) if isinstance(follow, list) else []
         when = f" ({time})" if is_name(time) else ""
         followed = f"; {', '.join(names)} followed the shorter length until then" if names else ""
-        found.append(f"it was extended from {before} to {after} environment steps when it stood at {at}{when}{followed}")
+        if None not in (before, after):
+            found.append(f"it was extended from {before} to {after} environment steps when it stood at {at}{when}{followed}")
     for entry in entries(run, "changed"):
         changes = [
             f"{name} = {values[1]}, before {values[0]}"
             for name, values in settings_in(entry).items()
             if isinstance(values, list) and len(values) == 2 and all(map(is_name, (name, *values)))
         ]
-        if (at := _count(entry.get("env_steps"))) is not None and changes:
-            found.append(f"it went on with other settings at {at} environment steps: {'; '.join(changes)}")
-    for entry in entries(run, "resumed"):
-        if entry.get("forgot_replay") is True and (at := _count(entry.get("env_steps"))) is not None:
-            found.append(f"it was resumed at {at} environment steps without its replay buffer, which it filled again")
+        if changes:
+            found.append(f"it went on with other settings at {entry['env_steps']} environment steps: {'; '.join(changes)}")
+    forgot = [entry["env_steps"] for entry in entries(run, "resumed") if entry.get("forgot_replay") is True]
+    found += [f"it was resumed at {at} environment steps without its replay buffer, which it filled again" for at in forgot]
     return found[:_MOST]
 
 
@@ -58,13 +57,13 @@ def describe_versions(run: Mapping[str, Any]) -> list[str]:
     begun = run.get("versions")
     found: dict[str, int] = {}  # the steps at which it first was
     for entry in entries(run, "resumed"):
-        at, resumed = _count(entry.get("env_steps")), entry.get("versions")
-        if at is None or not isinstance(begun, dict) or not isinstance(resumed, dict):
+        resumed = entry.get("versions")
+        if not isinstance(begun, dict) or not isinstance(resumed, dict):
             continue
         for name, version in resumed.items():
             before, after = ("none" if v is None else v for v in (begun.get(name), version))
             if all(map(is_name, (name, before, after))):
-                found.setdefault(f"with {name} {after}; it was begun with {before}", at)
+                found.setdefault(f"with {name} {after}; it was begun with {before}", entry["env_steps"])
     return [f"it was resumed at {at} environment steps {what}" for what, at in list(found.items())[:_MOST]]
 
 

@@ -10,7 +10,7 @@ import torch
 from taac.errors import NotFiniteError
 from taac.runs import durable, files, tensor_files
 from taac.runs.files import Damaged
-from taac.runs.manifest import FileEntry, make_manifest, read_entry, read_manifest, write_entry
+from taac.runs.tensor_files import make_manifest, read_entry, read_manifest, write_entry
 
 
 class Inspection(NamedTuple):
@@ -22,17 +22,13 @@ class Inspection(NamedTuple):
 
 
 def write(folder: Path, env_steps: int, error: NotFiniteError) -> Path:
-    """Saves an error and its evidence in two files, JSON and tensors with checksums; returns the path of the JSON file.
-
-    Raises:
-        OSError: it could not be written.
-    """
+    """Saves an error and its evidence in two files, JSON and tensors with checksums; returns the path of the JSON file."""
     tree, tensors = tensor_files.encode({"message": str(error), "env_steps": env_steps, "evidence": error.evidence})
     if not files.check_folder(folder):  # a rank after the first has none before its first checkpoint
         folder.mkdir(parents=True)
     entry = write_entry(folder / f"diverged-{env_steps}.safetensors", tensor_files.pack(tensors))
     path = folder / f"diverged-{env_steps}.json"
-    durable.write(path, make_manifest({"inspection": tree, "tensors": entry._asdict()}))
+    durable.write(path, make_manifest({"inspection": tree, "tensors": entry}))
     return path
 
 
@@ -40,8 +36,7 @@ def read(path: Path) -> Inspection:
     """Returns what `write` saved. Raises Damaged if the file is something else, or not as it was written."""
     content = read_manifest(path)
     try:
-        data = read_entry(path.parent, FileEntry(**content["tensors"]))
-        found = Inspection(**tensor_files.decode(content["inspection"], tensor_files.unpack(data, path)))
+        found = Inspection(**tensor_files.decode(content["inspection"], read_entry(path.parent, content["tensors"])))
         if not all(isinstance(v, torch.Tensor) for v in found.evidence.values()):
             raise TypeError("evidence that is not tensors")
     except (KeyError, TypeError, AttributeError) as error:

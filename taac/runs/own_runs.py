@@ -23,12 +23,9 @@ class NotOwn(TaacError):
 
 
 def note(folder: Path, config: str, modules: Iterable[str]) -> None:
-    """Notes a run as the user's own. Without a home to write to, nothing is noted.
+    """Notes a run as the user's own: its folder, the text of its config.gin, and the imported modules that this names.
 
-    Args:
-        folder: the run folder.
-        config: the text of its config.gin.
-        modules: what the configuration imports. They have been imported.
+    Without a home to write to, nothing is noted.
     """
     names = {module.partition(".")[0] for module in modules} - {"taac"}
     line = json.dumps([_digest(folder, config), sorted({place for name in names if (place := _folder_of(name))})])
@@ -43,9 +40,7 @@ def note(folder: Path, config: str, modules: Iterable[str]) -> None:
 def allow_imports(folder: Path, config: str) -> None:
     """Makes importable what an own run imported, at the end of Python's path. Raises NotOwn if the run is not known.
 
-    Args:
-        folder: the run folder.
-        config: the text of its config.gin, the very text that is parsed afterwards.
+    `config` is the very text that is parsed afterwards.
     """
     digest = _digest(folder, config)
     try:
@@ -79,6 +74,8 @@ def _folder_of(name: str) -> str | None:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return None
-    if spec is not None and spec.submodule_search_locations:  # a package
-        return os.path.dirname(os.path.abspath(next(iter(spec.submodule_search_locations))))
-    return os.path.dirname(os.path.abspath(spec.origin)) if spec is not None and spec.has_location and spec.origin else None
+    if spec is None:
+        return None
+    of_package = next(iter(spec.submodule_search_locations or ()), None)
+    place = of_package or (spec.origin if spec.has_location else None)
+    return os.path.dirname(os.path.abspath(place)) if place else None

@@ -46,19 +46,11 @@ class RunFolder:
         self._hashed: dict[Path, tuple[Any, int]] = {}  # of event files, so that a checkpoint reads what is new alone
 
     def open(self, config: str, extend: bool = False, change: bool = False) -> str:
-        """Determines whether a run of this configuration may begin or resume here. Writes nothing.
+        """Determines whether a run of this operative configuration may begin or resume here. Writes nothing.
 
-        Args:
-            config: the operative configuration.
-            extend: whether it may have more environment steps than the run that is here.
-            change: whether it may have other settings.
-
-        Returns:
-            "new", "unfinished" (with or without a checkpoint), "finished", "shorter" if `extend` must be called to resume, or
-            "other" if `change` must be.
-
-        Raises:
-            TaacError: the folder holds a run of another configuration, or other files; or it contains a link, pipe or device.
+        Returns "new", "unfinished" (with or without a checkpoint), "finished", "shorter" if it has more environment steps than
+        the run here and `extend` must be called to resume, or "other" if it has other settings and `change` must be. Raises
+        TaacError if these two are not allowed, or if the folder holds other files, or a link, pipe or device.
         """
         if self.path.exists() and not self.path.is_dir():
             raise TaacError(f"--root_dir {self.path} is a file; give a folder")
@@ -68,7 +60,9 @@ class RunFolder:
         names = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
         names = {name for name in names if name != layout.LOCK and not durable.is_temporary(name)}
         # A run that was killed while starting may leave only its run.json. A lone config.gin may be the user's own file.
-        if not names or (names == {self.run.name} and self._names_our_version()):
+        if not names:
+            return "new"
+        if names == {self.run.name} and isinstance(versions := self.read_run().get("versions"), dict) and "taac" in versions:
             return "new"
         if not self.config.exists() or not self.run.exists():
             raise TaacError(
@@ -79,7 +73,13 @@ class RunFolder:
         if held != config:
             self.checkpoints.check_format()  # of another version, whose configuration has other parameters
             if (found := extension.lengths(held, config)) is not None:
-                self._check_longer(found, extend)
+                holds = f"--root_dir {self.path} holds this run with {found[0]} environment steps, and {found[1]} are asked for"
+                if found[1] < found[0]:
+                    raise TaacError(f"{holds}: no run can be shortened; give another folder")
+                if not extend:
+                    raise TaacError(
+                        f"{holds}; nothing was changed. Add --extend to train it on to them, or give another folder"
+                    )
                 return "shorter"
             if change:
                 return "other"
@@ -94,28 +94,13 @@ class RunFolder:
                 raise
             return "unfinished"
 
-    def _check_longer(self, found: extension.Lengths, extend: bool) -> None:
-        holds = f"--root_dir {self.path} holds this run with {found.held} environment steps"
-        if found.asked < found.held:
-            raise TaacError(f"{holds}, and {found.asked} are asked for: no run can be shortened; give another folder")
-        if not extend:
-            raise TaacError(
-                f"{holds}, and {found.asked} are asked for; nothing was changed. Add --extend to train it on to them, or give "
-                "another folder"
-            )
-
     def extend(self, config: str, env_steps: int) -> None:
-        """Makes the run, which `open` calls "shorter", one of a configuration with more environment steps.
-
-        Args:
-            config: the new operative configuration.
-            env_steps: where the run stands.
-        """
+        """Makes the run, which `open` calls "shorter" and which stands at `env_steps`, one of a configuration with more steps."""
         found = extension.lengths(files.read_text(self.config), config)
         assert found is not None
         run = self.read_run()
         entry = {
-            "time": now(), "env_steps": env_steps, "from": found.held, "to": found.asked, "command": command(),
+            "time": now(), "env_steps": env_steps, "from": found[0], "to": found[1], "command": command(),
             "follow_length": extension.following_length(config),
         }  # fmt: skip
         self._go_on(run, "extended", entry, "to", config)
@@ -142,11 +127,7 @@ class RunFolder:
     def lock(self, timeout: float = 0.0) -> Iterator[None]:
         """Keeps other processes from training here. The system releases the lock however this process ends.
 
-        Args:
-            timeout: seconds to wait for another process to finish.
-
-        Raises:
-            TaacError: another process still trains here after `timeout`, or the file system has no locks.
+        Raises TaacError if another process still trains here after `timeout` seconds, or the file system has no locks.
         """
         deadline = time.monotonic() + timeout
         path = self.path / layout.LOCK
@@ -200,10 +181,6 @@ class RunFolder:
         )
         self._write(self.config, config)
         self._write(self.evaluations, ",".join(COLUMNS) + "\r\n")
-
-    def _names_our_version(self) -> bool:
-        versions = self.read_run().get("versions")
-        return isinstance(versions, dict) and "taac" in versions
 
     def read_run(self) -> dict[str, Any]:
         try:
@@ -263,15 +240,9 @@ class RunFolder:
             ) from error
 
     def restore(self, records: dict[str, Any]) -> list[str]:
-        """Restores evaluations.csv and run.json from a checkpoint. Later evaluations are repeated by the resumed run.
+        """Restores evaluations.csv and run.json from a checkpoint, but for the keys `CHANGING`. Later evaluations are repeated.
 
-        The keys `CHANGING` of run.json keep their current values.
-
-        Returns:
-            A message for each file that was not as the run had written it.
-
-        Raises:
-            TaacError: the records are malformed.
+        Returns a message for each file that was not as the run had written it. Raises TaacError if the records are malformed.
         """
         try:
             evaluations, about = records["evaluations"].encode(), json.loads(json.dumps(dict(records["run"])))

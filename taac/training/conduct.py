@@ -16,7 +16,6 @@ from taac.machine.products import slowness
 from taac.ops.schedules import Schedule
 from taac.parallel.data_parallel import RESUME, TRAIN
 from taac.runs import durable, extension, files, history, layout, own_runs
-from taac.runs.deciding import deciding
 from taac.runs.provenance import changed_versions, now
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import shortened
@@ -281,7 +280,7 @@ def headline(trainer: Trainer, loaded: Config, operative: str) -> list[str]:
     files = [f"{place} (no task file names this environment)" if place == default else place for place in files]
     chosen = [b for b in loaded.bindings.values() if b.where.startswith("--") and b.where != "--task"]
     constant = trainer.update_ratio.constant
-    told = deciding(layout.parse_bindings(operative), None if constant is None else float(constant))
+    told = layout.deciding(layout.parse_bindings(operative), None if constant is None else float(constant))
     return [
         f"settings: {', '.join(files)}" + (f"; changed: {', '.join(b.parameter for b in chosen)}" if chosen else ""),
         "; ".join(f"{label}: {value}" for label, value in told.items()),

@@ -77,7 +77,7 @@ def test_an_object_that_was_changed_or_reset_is_copied_as_it_is(name, change, ke
     change(environment)
     place = named(environment)
     assert place.name == f"python/{type(environment.unwrapped).__name__}" and place.settings == {}
-    with place.known():
+    with single.given(place.name, place.make):
         made = single.make_single(single.find_spec(place.name), {}, (), None)
     assert kept(made) and made.unwrapped is not environment.unwrapped
     made.reset(seed=0)
@@ -93,7 +93,7 @@ def test_an_object_that_cannot_be_compared_is_refused_rather_than_guessed():
 def test_an_object_without_the_registered_time_limit_is_copied():
     place = named(gymnasium.make("Pendulum-v1", max_episode_steps=-1))
     assert place.name == "python/PendulumEnv"
-    with place.known():
+    with single.given(place.name, place.make):
         made = single.make_single(single.find_spec(place.name), {}, (), None)
     made.reset(seed=0)
     assert not any(made.step(np.zeros(1, np.float32))[3] for _ in range(300))
@@ -191,10 +191,10 @@ def test_what_only_this_program_can_make_gets_a_name_of_its_own():
     assert [f.name for f in found] == ["python/Inner", "python/lambda", "python/Counter", "python/PendulumEnv"]
     with pytest.raises(TaacError, match=r"'python/Inner' was given by a Python program.*taac.train\(environment"):
         single.find_spec("python/Inner")
-    with found[0].known():
+    with single.given(found[0].name, found[0].make):
         made = single.make_single(single.find_spec("python/Inner"), {}, (), None)
         assert isinstance(made.unwrapped, Inner)
-        with found[0].known():
+        with single.given(found[0].name, found[0].make):
             pass
         assert single.find_spec("python/Inner").id == "python/Inner"
     with pytest.raises(TaacError):
@@ -204,7 +204,7 @@ def test_what_only_this_program_can_make_gets_a_name_of_its_own():
 def test_an_object_is_copied_and_never_stepped():
     given = gymnasium.wrappers.TimeLimit(Counter((("3t",),)), 2)
     place = named(given)
-    with place.known():
+    with single.given(place.name, place.make):
         first, second = (single.make_single(single.find_spec(place.name), {}, (), None) for _ in range(2))
     first.reset(seed=0)
     _, reward, _, truncated, _ = first.step(np.zeros(2, np.float32))

@@ -16,7 +16,7 @@ from taac.campaigns.launchers.slurm import SlurmArray
 from taac.campaigns.run import ATTEMPT, Run
 from taac.commands import compare as commands_compare
 from taac.configuration import RunRequest
-from taac.configuration.macros import OF_COMPARE
+from taac.configuration.binding import OF_COMPARE
 from taac.errors import TaacError
 from taac.training import experiment
 from tests.campaigns.launched import POINT, SMALL, compared

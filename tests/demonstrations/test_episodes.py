@@ -415,14 +415,6 @@ def test_durations_that_are_chosen_need_not_all_occur(tmp_path, choice):
     assert len(episodes) >= 1 and max(int(episode.duration.max()) for episode in episodes) == choice + 1
 
 
-@pytest.mark.parametrize("name, message", [("e.pkl", ".npz file"), ("none/e.npz", "no folder"), ("there.npz", "exists")])
-def test_a_file_that_cannot_be_written_is_refused_before_anything_is_played(name, message, tmp_path):
-    (tmp_path / "there.npz").write_text("mine")
-    with pytest.raises(TaacError, match=message):
-        EpisodeWriter(tmp_path / name, create_environment(POINT))
-    assert (tmp_path / "there.npz").read_text() == "mine"
-
-
 # Minari ---------------------------------------------------------------------------------------------------------------
 
 

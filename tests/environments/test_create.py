@@ -14,7 +14,7 @@ import torch
 from taac.data_structures import StepType
 from taac.environments import single
 from taac.environments.create import create_environment
-from taac.environments.step_recorder import StepRecorder
+from taac.environments.single import StepRecorder
 from taac.errors import TaacError
 from tests.environments import toys
 from tests.environments.toys import Counter, Offset, env_id

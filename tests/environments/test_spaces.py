@@ -15,7 +15,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from hypothesis import assume, given, settings
 
 from taac import nest
-from taac.environments.spaces import action_adapter, describe, observation_spec, to_tensors, to_unit
+from taac.environments.spaces import action_adapter, describe, observation_spec, to_arrays, to_unit
 from taac.errors import TaacError
 from taac.specs import TensorSpec
 
@@ -119,7 +119,7 @@ def test_tensors_hold_what_each_environment_observed(space, num_envs, seed):
     space.seed(seed)
     samples = [space.sample() for _ in range(num_envs)]
     spec = observation_spec(space)
-    tensors = to_tensors(spec, batched(space, samples))
+    tensors = nest.map_structure(torch.from_numpy, to_arrays(spec, batched(space, samples)))
     seen = 0
     for (path, leaf_spec), leaf in zip(nest.flatten_with_path(spec), nest.flatten(tensors), strict=True):
         assert leaf.dtype == leaf_spec.dtype and leaf.shape == (num_envs, *leaf_spec.shape)
@@ -136,8 +136,8 @@ def test_tensors_hold_what_each_environment_observed(space, num_envs, seed):
 def test_booleans_of_other_bytes_are_those_that_numpy_takes_them_for():
     space = spaces.Dict({"action_mask": spaces.MultiBinary(3)})
     held = {"action_mask": np.frombuffer(b"\xff\x00\x01", dtype=bool)[None]}
-    mask = to_tensors(observation_spec(space), held)["action_mask"]
-    assert mask.dtype == torch.bool and mask.numpy().tobytes() == b"\x01\x00\x01"
+    mask = to_arrays(observation_spec(space), held)["action_mask"]
+    assert mask.dtype == np.bool_ and mask.tobytes() == b"\x01\x00\x01"
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ def test_a_difference_is_found_and_damage_that_nobody_notices_too(campaign):
         "setting = damage.SETTINGS[0]\n"
         "base, expected = damage._prepare(folder / 'd', setting, runs.seeded(0))\n"
         "import shutil\n"
-        "from taac.runs import files, tensor_files\n"
+        "from taac.runs import checkpoint, frame_chunks, tensor_files\n"
         "row = {'kind': 'tensors'}\n"
         "def verdict():\n"
         "    shutil.rmtree(folder / 'd' / 'victim', ignore_errors=True)\n"
@@ -203,7 +203,8 @@ def test_a_difference_is_found_and_damage_that_nobody_notices_too(campaign):
         "    file.write_bytes(tensor_files.pack(tensors))\n"
         "    return damage._verdict(setting, folder / 'd', expected, row)['verdict']\n"
         "first = verdict()\n"
-        "files.read = lambda path, size, digest: path.read_bytes()\n"  # a reader that checks nothing
+        "unpack = lambda folder, entry: tensor_files.unpack((folder / entry['name']).read_bytes(), folder)\n"
+        "checkpoint.read_entry = frame_chunks.read_entry = unpack\n"  # a reader that checks nothing
         "print(json.dumps([first, verdict()]))"
     )
     assert found == ["same bits", "UNDETECTED"]

@@ -16,8 +16,19 @@ from taac.algorithms.algorithm import Algorithm
 from taac.data_structures import AlgStep, Nest, TimeStep
 from taac.environments.create import create_environment
 from taac.errors import TaacError
-from taac.pictures.steps import EpisodeStep, Recorder
-from taac.pictures.video import ACT, NARROWEST, REPEAT, EpisodeVideo, Film, Overlay, VideoFile, band_texts, shrink
+from taac.pictures.video import (
+    ACT,
+    NARROWEST,
+    REPEAT,
+    EpisodeStep,
+    EpisodeVideo,
+    Film,
+    Overlay,
+    Recorder,
+    VideoFile,
+    band_texts,
+    shrink,
+)  # fmt: skip
 from tests.environments.toys import env_id
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from taac.data_structures import Experience, TimeStep
 from taac.errors import TaacError
 from taac.replay import ReplayBuffer
-from taac.runs import checkpoint, files, frame_chunks, manifest, tensor_files
+from taac.runs import checkpoint, files, frame_chunks, tensor_files
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.files import Damaged
 from taac.runs.frame_chunks import FrameChunks
@@ -226,7 +226,7 @@ def test_one_that_the_run_replaces_while_it_is_read_is_no_damage(tmp_path, monke
 def test_another_format_is_refused_and_not_taken_for_damage(tmp_path, monkeypatch, version):
     kept = saved(tmp_path, 1)
     with monkeypatch.context() as other:
-        other.setattr(manifest, "FORMAT", version)
+        other.setattr(tensor_files, "FORMAT", version)
         kept.save(2, state(2))
     expected = f"2.json has format {version}, and this version of taac reads format 3: go on with the version that wrote it, or"
     with pytest.raises(TaacError, match=re.escape(expected)) as refused:
@@ -253,9 +253,9 @@ def test_loading_cannot_run_code(tmp_path, kind):
 def forged(kept, number, change):
     """A checkpoint as a stranger would make it: whatever is in it, its checksums are right."""
     path = kept.path / f"{number}.json"
-    content = manifest.read_manifest(path)
+    content = tensor_files.read_manifest(path)
     change(content)
-    path.write_bytes(manifest.make_manifest(content))
+    path.write_bytes(tensor_files.make_manifest(content))
 
 
 @pytest.mark.parametrize(
@@ -321,13 +321,13 @@ def places(content, path=()):
 def test_whatever_is_forged_is_read_or_refused(tmp_path, data):
     """Any value at any place of the manifest, its checksum right: a `TaacError`, or a checkpoint."""
     kept = saved(tmp_path, 1, frames=FrameChunks(filled(3, 5)))
-    content = manifest.read_manifest(kept.path / "1.json")
+    content = tensor_files.read_manifest(kept.path / "1.json")
     *way, last = data.draw(st.sampled_from([p for p in places(content) if p]))
     inner = content
     for key in way:
         inner = inner[key]
     inner[last] = data.draw(JSON)
-    (kept.path / "1.json").write_bytes(manifest.make_manifest(content))
+    (kept.path / "1.json").write_bytes(tensor_files.make_manifest(content))
     with contextlib.suppress(TaacError):
         FrameChunks(wrapped()).load(kept.path, kept.newest().frames)
 
@@ -361,7 +361,7 @@ def test_places_of_frames_that_are_no_integers(tmp_path, name):
 def test_manifests_that_are_none(tmp_path, text, capsys):
     kept = saved(tmp_path, 1)
     body = text.encode("latin-1")
-    header = {"taac_checkpoint": manifest.FORMAT, "blake2b": manifest._digest(manifest.FORMAT, body)}
+    header = {"taac_checkpoint": tensor_files.FORMAT, "blake2b": tensor_files._digest(tensor_files.FORMAT, body)}
     for content in (json.dumps(header).encode() + b"\n" + body, body, body + b"\n" + body):
         (kept.path / "1.json").write_bytes(content)
         with pytest.raises(TaacError, match="is whole"):

@@ -13,7 +13,7 @@ import torch
 
 from taac import configuration
 from taac.errors import TaacError
-from taac.runs import files, history, manifest, run_folder
+from taac.runs import files, history, run_folder, tensor_files
 from taac.runs.checkpoint import Checkpoint
 from taac.runs.files import Damaged
 from taac.runs.layout import EpisodeSummary
@@ -60,10 +60,10 @@ def test_a_run_of_a_version_whose_checkpoints_have_another_format_is_refused_as_
     run(tmp_path / "run", stop=70)
     folder, trainer = RunFolder(tmp_path / "run"), build()
     path = folder.checkpoints.path / "70.json"
-    content = manifest.read_manifest(path)
+    content = tensor_files.read_manifest(path)
     with monkeypatch.context() as earlier:
-        earlier.setattr(manifest, "FORMAT", 2)
-        path.write_bytes(manifest.make_manifest(content))
+        earlier.setattr(tensor_files, "FORMAT", 2)
+        path.write_bytes(tensor_files.make_manifest(content))
     operative = configuration.operative_config()
     for held in (operative, operative.replace("Saving.keep_checkpoints = 2\n", "")):
         folder.config.write_text(held)
@@ -139,9 +139,9 @@ def test_updates_that_no_run_owes_are_refused(tmp_path, part, name, count):
     clock = "UpdateRatio.update_clock = 'transitions'"
     run(tmp_path / "run", clock, stop=70)
     path = tmp_path / "run" / "checkpoints" / "70.json"
-    content = manifest.read_manifest(path)
+    content = tensor_files.read_manifest(path)
     content["state"][part][name] = count
-    path.write_bytes(manifest.make_manifest(content))
+    path.write_bytes(tensor_files.make_manifest(content))
     trainer = build(clock)
     with pytest.raises(TaacError, match="no run writes that"):
         trainer.resume(RunFolder(tmp_path / "run"))
@@ -221,16 +221,16 @@ def test_whatever_a_strangers_checkpoint_holds_is_taken_or_refused(tmp_path):
             if isinstance(content[key], (dict, list)) and content[key]:
                 yield from places(content[key], (*way, key))
 
-    found = list(places(manifest.read_manifest(path)["state"]))
+    found = list(places(tensor_files.read_manifest(path)["state"]))
     for way in rng.sample(found, 60):
-        content = manifest.read_manifest(path)
+        content = tensor_files.read_manifest(path)
         inner = content["state"]
         for key in way[:-1]:
             inner = inner[key]
         inner[way[-1]] = rng.choice(
             [None, -1, 10**30, 0.5, float("nan"), "x", [], {}, [1, "y"], {"$tensor": "random/cpu"}]
         )
-        path.write_bytes(manifest.make_manifest(content))
+        path.write_bytes(tensor_files.make_manifest(content))
         try:
             trainer.resume(folder)
             taken += 1
@@ -246,10 +246,10 @@ def test_an_optimizer_of_other_shapes_is_refused(tmp_path):
     run(tmp_path / "run", "checkpoint_interval = 100", "num_env_steps = 310")
     trainer, folder = build("checkpoint_interval = 100", "num_env_steps = 310"), RunFolder(tmp_path / "run")
     path = folder.checkpoints.path / "310.json"
-    content = manifest.read_manifest(path)
+    content = tensor_files.read_manifest(path)
     moments = dict(content["state"]["learner"]["optimizer"]["state"]["$items"])[0]
     moments["exp_avg"], moments["step"] = moments["step"], moments["exp_avg"]
-    path.write_bytes(manifest.make_manifest(content))
+    path.write_bytes(tensor_files.make_manifest(content))
     with pytest.raises(TaacError, match=r"of another optimizer: '(step|exp_avg)' of parameter 0 is .* expected"):
         trainer.resume(folder)
     trainer.close()

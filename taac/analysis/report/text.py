@@ -18,7 +18,7 @@ from taac.analysis.readers.run_records import Record
 from taac.analysis.report.figures import MOST_POINTS
 from taac.analysis.report.scores import LEAVE_OUT, WORST, AllScores, counted, has_diverged
 from taac.runs import files, layout
-from taac.runs.deciding import deciding
+from taac.runs.layout import deciding
 
 FEWEST_SEEDS, ADVISED_SEEDS = 5, 10
 _MOST_NAMED = 100  # the most missing runs named
