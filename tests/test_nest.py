@@ -191,6 +191,7 @@ def test_empty_containers_have_no_leaves(structure):
         ({"camera": {"x": 1}}, {"camera": (1,)}, "camera"),  # a dict and a tuple
         (Three(1, [1, {"x": 1}], 1), Three(1, [1, {"x": ()}], 1), "body/1/x"),  # names of fields
         ([1, [2, [3]]], [1, [2, 3]], "1/1"),
+        (Three(1, [], 1), (1, [], 1), "/"),  # a record and a tuple of its length
         (1, (1,), "/"),
         ((1,), 1, "/"),
         ({}, (), "/"),

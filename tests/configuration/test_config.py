@@ -239,6 +239,12 @@ def test_what_is_misspelt_unused_or_malformed(params, words):
     refused(params, *words)
 
 
+def test_bad_syntax_is_told_with_its_line_in_a_file_and_without_one_of_a_parameter(tmp_path):
+    (tmp_path / "bad.gin").write_text("gamma = 0.9\nlearning_rate 3\n")
+    assert "bad.gin:2: bad gin syntax" in refused([], "syntax", files=(TASK, METHOD, str(tmp_path / "bad.gin")))
+    assert "--gin_param: bad gin syntax" in refused(["Trainer.batch_size 3"], "syntax")
+
+
 @pytest.mark.parametrize(
     "files, words",
     [

@@ -101,6 +101,7 @@ def test_the_function_acts_as_the_agent_does(pair):
     policy = ExportedPolicy(agent, environment)
     parity = policy_files.check(plain(policy), policy, environment, steps=150, seed=3)
     assert parity.largest_difference < 1e-6 and parity.steps == 150
+    assert 1 < parity.microseconds < 1e6 and 1 < parity.live_microseconds < 1e6
 
 
 def test_ends_of_episodes_are_counted():
