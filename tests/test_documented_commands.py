@@ -198,7 +198,7 @@ def parse(name: str, words: list[str]) -> None:
             importlib.import_module(f"taac.commands.{name}").define_flags()
         flags.FLAGS(["taac", *words])
         given = flags.FLAGS["method"].value if "method" in flags.FLAGS else None  # of compare another name of --methods
-        for method in given.split(",") if given else ():
+        for method in given if isinstance(given, list) else [given] if given else ():
             assert method in shipped.files("methods") or method.endswith(".gin"), method
     finally:
         for flag in set(flags.FLAGS) - before:
