@@ -84,7 +84,7 @@ def smaller(words: list[str]) -> list[str]:
     command, words = words[0], [STANDS_FOR.get(word, word) for word in words]
     given = {word for word in words if word.startswith("--")}
     if command == "train" and "--num_env_steps" in given:
-        words[words.index("--num_env_steps") + 1] = str(int(float(words[words.index("--num_env_steps") + 1])) // STEPS)
+        words[words.index("--num_env_steps") + 1] = str(max(60, int(float(words[words.index("--num_env_steps") + 1])) // STEPS))
     if command in ("play", "evaluate"):
         words += ["--num_episodes", "1"]  # the last one counts
     if command == "export":
