@@ -29,6 +29,7 @@ class Recall(gymnasium.Env):
         return np.array([self._cue, 0.0], dtype=np.float32), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        """Pays `1 - (action - cue)^2` on the last `recalled` steps of the episode, and 0 before."""
         counts = self._step >= self.length - self.recalled
         reward = 1.0 - (float(action[0]) - self._cue) ** 2 if counts else 0.0
         self._step += 1
