@@ -209,6 +209,14 @@ def set_logits(algorithm, *logits):
     return algorithm
 
 
+@pytest.mark.parametrize("threshold, acts", [(0.5, [True, True]), (0.7, [True, False]), (0.95, [False, False])])
+def test_a_dimension_acts_greedily_where_beta_is_above_the_threshold(threshold, acts):
+    algorithm = set_logits(sdar(SDAR), math.log(9.0), math.log(1.5))  # beta of 0.9 and 0.6
+    algorithm.set_switch_threshold(threshold)
+    frame = reference.frame(1)._replace(prev_action=torch.zeros(1, NUM_ACTIONS, dtype=torch.float64))
+    assert algorithm.predict_step(frame, ()).decided.tolist() == [acts]
+
+
 @pytest.mark.parametrize("logit, acts", [(40.0, True), (-40.0, False)])
 def test_the_target_entropy_counts_for_the_dimensions_that_act(logit, acts):
     """Dimension 0 always acts, dimension 1 always or never: log pi and its target are those of one or two dimensions."""

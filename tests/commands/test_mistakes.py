@@ -157,7 +157,7 @@ MISTAKES = {
     "nothing to compare": (COMPARE[:-1], ["--methods is missing", "Comparison.methods"]),
     "no folder of a run": (["play", "--root_dir", "run"], ["holds no run"]),
     "a video of another kind": (["play", "--root_dir", "run", "--record_file", "x.avi"], [".gif or .mp4"]),
-    "a threshold of 1": (["evaluate", "--root_dir", "run", "--switch_threshold", "1"], ["holds no run"]),
+    "no run to evaluate": (["evaluate", "--root_dir", "run"], ["holds no run"]),
     "a hold of 0": (["evaluate", "--root_dir", "run", "--hold", "0,1"], ["hold must be 1 or more steps, got 0"]),
     "half a delay": (["evaluate", "--root_dir", "run", "--delay", "0.5"], ["--delay must be integers", "'0.5'"]),
     "thresholds in words": (["evaluate", "--root_dir", "run", "--switch_threshold", "half,0.6"], ["numbers", "'half,0.6'"]),

@@ -266,6 +266,12 @@ def test_values_beyond_what_rewards_can_sum_to_are_warned_of_once():
     assert "critic/q is -91" in told[2][0] and "cannot sum to more than 30" in told[2][0]
 
 
+def test_the_bound_knows_what_decisions_cost():
+    """Rewards of at most 2 and a price of 0.5 a step sum to 25 at gamma 0.9."""
+    within, beyond = watched([[0.5, -2.0]], [{"critic/q": q, "decision/price": 0.5} for q in (-74.0, -76.0)])
+    assert within == [] and "cannot sum to more than 25" in beyond[0]
+
+
 def test_the_bound_knows_what_values_learn_of_a_bonus():
     """Of a bonus of 0.5 x 2 nats a step, values of a part of weight 0.1 learn ten times as much: (2 + 10) / 0.1, three times."""
     watch, alpha = GrowthWatch(0.9), {"policy/alpha": 0.5, "policy/entropy": 2.0}
