@@ -10,7 +10,8 @@ import gin
 import numpy as np
 import torch
 
-from taac.acting.metrics import Episode, EpisodeRecorder, summarize
+from taac.acting.metrics import Episode, EpisodeRecorder, Traces, summarize
+from taac.acting.multiply_adds import MultiplyAdds
 from taac.acting.random_numbers import EVALUATION, derived_seed, random_numbers_kept
 from taac.acting.rollout import Rollout
 from taac.algorithms.agent import Agent
@@ -61,13 +62,16 @@ def evaluate(
         torch.manual_seed(seed)
         random.seed(seed)  # environments may draw from these
         np.random.seed(seed % 2**32)
-        rollout, recorder = Rollout(environment, agent), EpisodeRecorder(environment.num_envs)
+        rollout, multiply_adds = Rollout(environment, agent), MultiplyAdds(agent)
+        recorder, traces = EpisodeRecorder(environment.num_envs), Traces(environment.num_envs)
         rollout.reset(seed)
-        steps = 0
+        steps, cost = 0, np.zeros(environment.num_envs)
 
         def act(time_step: TimeStep, state: Nest) -> AlgStep:
+            nonlocal cost
             try:
-                return agent.predict_step(time_step, state, epsilon)
+                taken, cost = multiply_adds.count(lambda: agent.predict_step(time_step, state, epsilon))
+                return taken
             except TaacError:
                 raise
             except Exception as error:
@@ -99,10 +103,12 @@ def evaluate(
             step = rollout.step(act)
             if on_step is not None:
                 on_step(step.time_step, step.alg_step)
-            for index, episode in recorder.add(step.arrays, step.alg_step, step.raw_reward, step.duration):
+            ended = recorder.add(step.arrays, step.alg_step, step.raw_reward, step.duration)
+            traces.add(step.arrays.step_type, recorder.action, step.duration, cost)
+            for index, episode in ended:
                 if shares[index] > 0:
                     shares[index] -= 1
-                    episodes.append(episode)
+                    episodes.append(traces.complete(index, episode))
     return episodes
 
 

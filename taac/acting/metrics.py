@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +27,10 @@ class Episode(NamedTuple):
     longest_run: int  # most steps in a row under one decision
     jerk: float  # mean squared second difference of the action in [-1, 1], over dimensions and time; 0 if length < 3
     same: float  # steps whose action exactly equals the one before; mean over dimensions
+    change: float  # mean of |a_t - a_{t-1}|, a in [-1, 1], over dimensions and time; 0 if length < 2
+    effort: float  # mean of a^2, over dimensions and time
+    high_frequency: float = math.nan  # see `high_frequency`; of evaluations
+    multiply_adds: float = math.nan  # of the networks that acting needed; of evaluations
 
 
 class EpisodeRecorder:
@@ -94,8 +99,7 @@ class EpisodeRecorder:
         step_type, reward, decided, lasts, *action = (leaf[: self._count] for leaf in self._waiting)
         self._count = 0
         first, decided = step_type == FIRST, decided.reshape(*step_type.shape, -1)
-        continuous = [leaf for leaf in action if leaf.dtype.kind == "f"] or action  # its choices, if there is nothing else
-        vector = np.concatenate([leaf.reshape(*leaf.shape[:2], -1) for leaf in continuous], axis=2)  # [S, B, A]
+        vector = _vector(action, 2)  # [S, B, A]
         if self._rows is None:
             self._rows = _Rows(self._num_envs, reward.shape[2:], vector.shape[2], decided.shape[2])
         begins = [0, *(np.flatnonzero(first[1:].any(1)) + 1).tolist()]  # usually none but the first
@@ -144,13 +148,64 @@ def _add_up(total: np.ndarray, values: np.ndarray) -> np.ndarray:
     return np.cumsum(np.concatenate([total[None], values]), axis=0)[-1]
 
 
+def _vector(action: Sequence[np.ndarray], dims: int) -> np.ndarray:
+    """Returns the continuous parts of an action, or its choices if there is nothing else, `[..., A]` after `dims` dimensions."""
+    parts = [leaf for leaf in action if leaf.dtype.kind == "f"] or action
+    return np.concatenate([leaf.reshape(*leaf.shape[:dims], -1) for leaf in parts], axis=dims)
+
+
+def high_frequency(actions: np.ndarray) -> float:
+    """Returns `2/n sum_i M_i f_i` of a series of actions `[T, A]`, averaged over dimensions; 0 if T < 2. Smaller is smoother.
+
+    f_i = i/T are the n = floor(T/2) frequencies above 0 in cycles per step, and M_i = 2/T times the length of the series' Fourier
+    coefficient at f_i, its amplitude.
+
+    Source: Mysore et al., Regularizing Action Policies for Smooth Control (arXiv:2012.06644), "smoothness measure" Sm.
+    """
+    length = len(actions)
+    if length < 2:
+        return 0.0
+    amplitude = 2 / length * np.abs(np.fft.rfft(actions, axis=0)[1:])
+    return float(np.mean(2 * amplitude * np.fft.rfftfreq(length)[1:, None]))
+
+
+class Traces:
+    """Keeps what an evaluation needs of whole episodes: their actions, and the multiply-adds that choosing them took."""
+
+    def __init__(self, num_envs: int):
+        self._actions = [list[np.ndarray]() for _ in range(num_envs)]
+        self._cost = np.zeros(num_envs)
+
+    def add(self, step_type: np.ndarray, action: Sequence[np.ndarray], duration: np.ndarray, cost: np.ndarray) -> None:
+        """Adds a frame of every environment.
+
+        Args:
+            step_type, duration: `[B]`, as in `EpisodeRecorder.add`.
+            action: leaves `[B, ...]`, as executed.
+            cost: `[B]`, multiply-adds that choosing the action needed.
+        """
+        vector = _vector(action, 1)
+        for i, (kind, kept) in enumerate(zip(step_type.tolist(), self._actions)):
+            if kind == FIRST:
+                kept.clear()
+                self._cost[i] = 0
+            if kind != LAST:
+                kept += [vector[i].copy()] * int(duration[i])
+                self._cost[i] += cost[i]
+
+    def complete(self, i: int, episode: Episode) -> Episode:
+        """Returns the episode that ended in environment `i` with what was kept of it."""
+        actions = np.array(self._actions[i], dtype=np.float64)
+        return episode._replace(high_frequency=high_frequency(actions), multiply_adds=float(self._cost[i]))
+
+
 class _Rows:
     """Statistics of the running episodes, a row per environment."""
 
     def __init__(self, num_envs: int, reward_shape: tuple[int, ...], action_size: int, parts: int):
         self.ret = np.zeros((num_envs, *reward_shape))
         self.length, self.decisions, self.longest = (np.zeros(num_envs, dtype=np.int64) for _ in range(3))
-        self.repeated, self.runs, self.jerk, self.same = (np.zeros(num_envs) for _ in range(4))
+        self.repeated, self.runs, self.jerk, self.same, self.change, self.effort = (np.zeros(num_envs) for _ in range(6))
         self.run = np.zeros((num_envs, parts), dtype=np.int64)
         self.last, self.before = np.zeros((num_envs, action_size)), np.zeros((num_envs, action_size))
 
@@ -186,6 +241,8 @@ class _Rows:
         self.runs = _add_up(self.runs, rows * _mean(begins))
         self.same = _add_up(self.same, rows * (length > 0) * _mean(action == last[:-1]))
         self.jerk = _add_up(self.jerk, rows * (length > 1) * jerk)
+        self.change = _add_up(self.change, rows * (length > 0) * _mean(np.abs(action - last[:-1])))
+        self.effort = _add_up(self.effort, rows * _mean(np.square(action)))
         self.length += count[-1]
         self.last, self.before = last[-1], before[-1]
 
@@ -200,6 +257,8 @@ class _Rows:
             longest_run=int(self.longest[row]),
             jerk=float(self.jerk[row] / (length - 2)) if length > 2 else 0.0,
             same=float(self.same[row]),
+            change=float(self.change[row] / (length - 1)) if length > 1 else 0.0,
+            effort=float(self.effort[row] / length) if length > 0 else 0.0,
         )
 
 
@@ -218,4 +277,8 @@ def summarize(episodes: Sequence[Episode]) -> EpisodeSummary:
         decisions=sum(e.decisions for e in episodes) / len(episodes),
         jerk=float(np.mean([e.jerk for e in episodes])),
         fraction_same=sum(e.same for e in episodes) / max(1, transitions),
+        action_change=float(np.mean([e.change for e in episodes])),
+        effort=float(np.mean([e.effort for e in episodes])),
+        high_frequency=float(np.mean([e.high_frequency for e in episodes])),
+        multiply_adds=float(np.mean([e.multiply_adds for e in episodes])),
     )

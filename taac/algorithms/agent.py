@@ -132,6 +132,9 @@ class Agent(nn.Module):
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
         return self._act(functools.partial(self.algorithm.predict_step, epsilon=epsilon), time_step, state)
 
+    def needed_modules(self, step: AlgStep) -> dict[str, torch.Tensor]:
+        return self.algorithm.needed_modules(step)
+
     def valued_step(self, time_step: TimeStep, state: Nest, action: Nest | None = None) -> AlgStep:
         """Acts like `predict_step`. `info` is what `action_values` returns of `action`, or by default of what is executed."""
         given = action

@@ -167,6 +167,10 @@ class Algorithm(ForwardingConstructor, nn.Module):
         """Returns the names of the sub-modules needed to act, greedily and exploring; by default all of them."""
         return [name for name, _ in self.named_children()]
 
+    def needed_modules(self, step: AlgStep) -> dict[str, torch.Tensor]:
+        """Returns where a step that acted needs a module, `[B, ...]` bool by name; it needs what is not named everywhere."""
+        return {}
+
     def summary_tags(self) -> dict[str, str]:
         """Returns this algorithm's own tags of `LossInfo.extra` with their meaning; common tags may be omitted."""
         return {}

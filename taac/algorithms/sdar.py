@@ -213,6 +213,9 @@ class SdarAlgorithm(SacAlgorithm):
     def acting_modules(self) -> list[str]:
         return [*super().acting_modules(), "selection_embedding", "selection", "actor_embedding"]
 
+    def needed_modules(self, step: AlgStep) -> dict[str, torch.Tensor]:
+        return dict.fromkeys(("actor_embedding", "actor"), step.decided.any(-1))
+
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         groups = super().parameter_groups()
         stages = trainable(self.selection_embedding, self.selection, self.actor_embedding)

@@ -200,6 +200,9 @@ class TempoRLAlgorithm(SacAlgorithm):
     def acting_modules(self) -> list[str]:
         return [*super().acting_modules(), "encoder", "skip_critic"]
 
+    def needed_modules(self, step: AlgStep) -> dict[str, torch.Tensor]:
+        return dict.fromkeys(self.acting_modules(), step.decided)
+
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         groups = super().parameter_groups()
         return {**groups, "critic": [*groups["critic"], *trainable(self.skip_critic)]}

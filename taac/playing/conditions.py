@@ -87,6 +87,11 @@ class Holding:
         self._left -= 1
         return self._step
 
+    def needed_modules(self, step: AlgStep) -> dict[str, torch.Tensor]:
+        if self._left == self._steps - 1:
+            return self._agent.needed_modules(step)
+        return dict.fromkeys(self._agent.algorithm.acting_modules(), torch.zeros_like(step.decided))
+
 
 def evaluate_conditions(
     path: str | Path,

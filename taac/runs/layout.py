@@ -39,6 +39,10 @@ class EpisodeSummary(NamedTuple):
     decisions: float  # per episode
     jerk: float
     fraction_same: float  # of all environment steps, computed from the actions alone and not from the method's own record
+    action_change: float
+    effort: float
+    high_frequency: float  # NaN of episodes of training
+    multiply_adds: float  # per episode; NaN of episodes of training
 
 
 COLUMNS = ("env_steps", "updates", "training_decisions", "seconds", *EpisodeSummary._fields)  # of evaluations.csv

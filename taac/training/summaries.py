@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 import threading
@@ -27,6 +28,10 @@ TAGS: dict[str, str] = {
     "{phase}/decisions": "environment steps at which a new action was chosen, per episode",
     "{phase}/jerk": "squared second difference of the action in [-1, 1] (of a discrete choice, of its number), mean",
     "{phase}/fraction_same": "fraction of the action's components that equal those of the step before, whatever b says",
+    "{phase}/action_change": "distance of an action in [-1, 1] from the one before, mean over dimensions and steps",
+    "{phase}/effort": "squared action in [-1, 1], mean over dimensions and steps",
+    "evaluation/high_frequency": "amplitudes of the action's frequencies times these (Mysore et al.'s Sm), cycles per step",
+    "evaluation/multiply_adds": "multiply-adds of the networks that acting needed, per episode",
     "loss/total": "what is minimised: actor + temperature + critic losses, mean over all T*B frames, 0 at LAST",
     "loss/critic": "sum over critics of (Q_i - G)^2 (or Huber's, see `huber_delta`), mean over the learnt frames",
     "loss/actor": "half the squared length of beta_1 dQ/da, plus alpha log pi (beta_1 = 1 for SAC), mean over frames; "
@@ -187,8 +192,8 @@ class SummaryWriter:
 
     def episodes(self, phase: str, summary: EpisodeSummary, env_steps: int) -> None:
         """Writes the averages over episodes under `rollout/` or `evaluation/`."""
-        values = {f"{phase}/{k.removesuffix('_mean')}": v for k, v in summary._asdict().items() if k != "episodes"}
-        self.scalars(values, env_steps)
+        known = {k.removesuffix("_mean"): v for k, v in summary._asdict().items() if k != "episodes" and not math.isnan(v)}
+        self.scalars({f"{phase}/{k}": v for k, v in known.items()}, env_steps)
 
     def text(self, tag: str, text: str, env_steps: int = 0) -> None:
         self._writer.add_text(tag, text, env_steps)

@@ -82,7 +82,7 @@ def test_short_episodes_are_not_favoured():
 def test_episodes_are_recorded_whole():
     (episode,) = evaluate(agent(), counters(("5u",)), 1, seed=0)
     # Rewards 1 to 5; the policy decides at places 0, 2 and 4 and repeats at 1 and 3.
-    assert facts([episode]) == [(15.0, 5, 2, 3, 3, 2, 0.0, 4.0)]
+    assert facts([episode]) == [(15.0, 5, 2, 3, 3, 2, 0.0, 4.0, 0.0, 0.0, 0.0, 0.0)]
 
 
 def test_state_begins_anew_in_every_episode():
@@ -95,7 +95,7 @@ def test_an_environment_left_in_the_middle_is_reset():
     environment = counters(("4t",))
     environment.reset(0)
     environment.step(torch.zeros(1, 2))
-    assert facts(evaluate(agent(), environment, 1, seed=0)) == [(10.0, 4, 2, 2, 2, 2, 0.0, 3.0)]
+    assert facts(evaluate(agent(), environment, 1, seed=0)) == [(10.0, 4, 2, 2, 2, 2, 0.0, 3.0, 0.0, 0.0, 0.0, 0.0)]
 
 
 def test_steps_are_shown_in_order():

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 
 from taac.acting import metrics
-from taac.acting.metrics import Episode, EpisodeRecorder, summarize
+from taac.acting.metrics import Episode, EpisodeRecorder, Traces, high_frequency, summarize
 from taac.data_structures import AlgStep, StepType, TimeStep
 
 FIRST, MID, LAST = (int(t) for t in StepType)
@@ -66,8 +66,9 @@ def test_an_episode_by_hand():
     assert episode.length == 5
     assert (episode.repeated, episode.decisions) == (3, 2)
     assert (episode.runs, episode.longest_run) == (2, 3)
-    # Actions 0 0 0 1 1: second differences 0, 1, -1
+    # Actions 0 0 0 1 1: first differences 0, 0, 1, 0, second differences 0, 1, -1
     assert episode.jerk == pytest.approx(2 / 3)
+    assert (episode.change, episode.effort) == (1 / 4, 2 / 5)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +121,13 @@ def test_episodes_follow_each_other_without_a_trace():
     ]
     ((first, second),) = record(rows)
     assert first == Episode(
-        ret=np.float64(3.0), length=3, repeated=2, decisions=1, runs=1, longest_run=3, jerk=256.0, same=0.0
-    )
+        ret=np.float64(3.0), length=3, repeated=2, decisions=1, runs=1, longest_run=3, jerk=256.0, same=0.0, change=8.0,
+        effort=67 / 3,
+    )  # fmt: skip
     assert second == Episode(
-        ret=np.float64(6.0), length=3, repeated=1, decisions=2, runs=3, longest_run=1, jerk=0.0, same=0.0
-    )
+        ret=np.float64(6.0), length=3, repeated=1, decisions=2, runs=3, longest_run=1, jerk=0.0, same=0.0, change=0.5,
+        effort=1.25 / 3,
+    )  # fmt: skip
 
 
 def test_vector_rewards_keep_their_parts():
@@ -200,6 +203,7 @@ def reference(rows: list[Row]) -> Episode:
         ret=rewards[1:].sum(), length=len(decided), repeated=int((~decided).sum()), decisions=int(decided.sum()),
         runs=len(starts), longest_run=int(run_lengths.max()), jerk=jerk,
         same=float((np.diff(actions, axis=0) == 0).mean(1).sum()),
+        change=float(np.abs(np.diff(actions, axis=0)).mean()) if len(actions) > 1 else 0.0, effort=float((actions**2).mean()),
     )  # fmt: skip
 
 
@@ -219,6 +223,7 @@ def test_any_episodes_against_the_reference(data, num_envs, dims):
             assert episode.same == pytest.approx(expected.same)
             assert episode.ret == pytest.approx(expected.ret)
             assert episode.jerk == pytest.approx(expected.jerk, abs=1e-6)
+            assert (episode.change, episode.effort) == pytest.approx((expected.change, expected.effort))
             assert episode.repeated + episode.decisions == episode.length
 
 
@@ -249,11 +254,48 @@ def test_of_a_nested_action_its_continuous_parts_are_followed():
     assert episode.jerk == pytest.approx((1 + 1 + 0) / 3)
 
 
+# Whole episodes of an evaluation ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "actions, expected",
+    [
+        ([[1.0]], 0.0),
+        ([[3.0], [3.0], [3.0], [3.0]], 0.0),  # constant
+        ([[1.0], [-1.0], [1.0], [-1.0]], 1.0),  # f = 1/4, 1/2 with amplitudes 0 and 2: 2/2 (2 * 1/2)
+        ([[0.0], [1.0], [0.0], [-1.0]], 0.25),  # one period of amplitude 1: 2/2 * 1/4
+        ([[0.0, 3.0], [1.0, 3.0], [0.0, 3.0], [-1.0, 3.0]], 0.125),  # mean over dimensions
+    ],
+)
+def test_high_frequency(actions, expected):
+    assert high_frequency(np.array(actions)) == pytest.approx(expected)
+
+
+def test_traces_are_those_of_the_episode_that_ended():
+    """Of two environments; the first action of the second episode lasts two steps."""
+    traces, zero = Traces(2), np.zeros(1)
+    done = Episode(zero, 2, 0, 2, 2, 1, 0.0, 0.0, 0.0, 0.0)
+    for kinds, first, second, durations, costs in [
+        ((F, M), 1.0, 5.0, (1, 1), (10, 1)),
+        ((M, L), -1.0, 5.0, (1, 0), (20, 99)),
+        ((L, F), 7.0, 0.0, (0, 2), (99, 3)),  # nothing is done at LAST
+        ((F, M), 0.0, 1.0, (1, 1), (40, 4)),
+    ]:
+        action = [np.array([[first], [second]])]
+        traces.add(np.array(kinds), action, np.array(durations), np.array(costs))
+        if kinds[0] == L:
+            ended = traces.complete(0, done)
+    assert (ended.high_frequency, ended.multiply_adds) == (high_frequency(np.array([[1.0], [-1.0]])), 30)
+    running = traces.complete(1, done)
+    assert (running.high_frequency, running.multiply_adds) == (high_frequency(np.array([[0.0], [0.0], [1.0]])), 7)
+    assert traces.complete(0, done).multiply_adds == 40
+
+
 # Averages -------------------------------------------------------------------------------------------------------------
 
-SHORT = Episode(ret=np.float64(1.0), length=2, repeated=0, decisions=2, runs=2, longest_run=1, jerk=1.0, same=1.0)
-LONG = Episode(ret=np.float64(4.0), length=8, repeated=6, decisions=2, runs=3, longest_run=5, jerk=0.5, same=2.0)
-OTHER = Episode(ret=np.float64(-2.0), length=5, repeated=3, decisions=2, runs=2, longest_run=3, jerk=0.0, same=4.5)
+SHORT = Episode(np.float64(1.0), 2, 0, 2, 2, 1, jerk=1.0, same=1.0, change=1.0, effort=0.25, high_frequency=3.0, multiply_adds=6)
+LONG = Episode(np.float64(4.0), 8, 6, 2, 3, 5, jerk=0.5, same=2.0, change=0.5, effort=0.25, high_frequency=0.0, multiply_adds=9)
+OTHER = Episode(np.float64(-2.0), 5, 3, 2, 2, 3, jerk=0.0, same=4.5, change=0.0, effort=1.0, high_frequency=0.0, multiply_adds=0)
 
 
 def test_averages_by_hand():
@@ -268,6 +310,7 @@ def test_averages_by_hand():
     assert summary.decisions == 2.0
     assert summary.jerk == 0.5
     assert summary.fraction_same == 7.5 / 15
+    assert (summary.action_change, summary.effort, summary.high_frequency, summary.multiply_adds) == (0.5, 0.5, 1.0, 5.0)
     assert all(isinstance(value, (int, float)) and not isinstance(value, np.generic) for value in summary)
 
 

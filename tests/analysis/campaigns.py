@@ -12,7 +12,8 @@ from taac.training.summaries import SummaryWriter
 
 COLUMNS = (
     "env_steps", "updates", "training_decisions", "seconds", "episodes", "return_mean", "return_std", "length",
-    "fraction_repeated", "mean_run", "max_run", "decisions", "jerk", "fraction_same",
+    "fraction_repeated", "mean_run", "max_run", "decisions", "jerk", "fraction_same", "action_change", "effort", "high_frequency",
+    "multiply_adds",
 )  # fmt: skip
 VERSIONS = {"taac": "0.1.0", "python": "3.11.7", "torch": "2.13.0", "gymnasium": "1.4.0", "tensorboard": "2.21.0"}
 STEPS = tuple(range(100, 1001, 100))
@@ -51,6 +52,7 @@ def make_run(
                 "episodes": 2, "return_mean": value, "return_std": 1.0, "length": length,
                 "fraction_repeated": repeated, "mean_run": 1 / (1 - repeated), "max_run": 5,
                 "decisions": length * (1 - repeated), "jerk": 0.01 * (seed + 1), "fraction_same": repeated,
+                "action_change": 0.02, "effort": 0.5, "high_frequency": 0.001, "multiply_adds": 1000 * length * (1 - repeated),
             }  # fmt: skip
             writer.writerow(row)
     return folder

@@ -668,7 +668,8 @@ def test_columns_that_are_missing_are_dashes(tmp_path):
     of = method_of(comparison, "Hopper-v5", "sac")["repetition"]
     assert of["jerk"] == {"runs": 0, "mean": None} and of["decisions"]["runs"] == 2
     write_report(comparison, tmp_path)
-    assert sum("has no column fraction_repeated, jerk" in w for w in comparison["warnings"]) == 2
+    (told,) = (w for w in comparison["warnings"] if "has no column fraction_repeated, jerk" in w)
+    assert told.startswith("2 runs, the first run a0 (sac): ")
 
 
 def test_nothing_to_compare(tmp_path):
@@ -684,8 +685,8 @@ def test_nothing_to_compare(tmp_path):
 
 def test_all_files_are_there_and_nothing_else(written):
     assert sorted(listing(written)) == [
-        "report.csv", "report.html", "report.json", "report.md", "report_improvement.png", "report_iqm.png", "report_profile.png",
-        "report_repeated.png", "report_return.png",
+        "report.csv", "report.html", "report.json", "report.md", "report_front.png", "report_improvement.png", "report_iqm.png",
+        "report_profile.png", "report_repeated.png", "report_return.png",
     ]  # fmt: skip
     for name, data in listing(written).items():
         if name.endswith(".png"):
@@ -715,10 +716,10 @@ def tables(text):
 def test_markdown_tables_hold_the_numbers_of_json(written):
     content = json.loads((written / "report.json").read_text())
     found = tables((written / "report.md").read_text())
-    assert len(found) == 4 * len(TASKS) + 6
+    assert len(found) == 5 * len(TASKS) + 6
     show = with_interval
     for i, task in enumerate(content["tasks"]):
-        scores, pairs, areas, repetition = found[4 * i : 4 * i + 4]
+        scores, pairs, areas, repetition, front = found[5 * i : 5 * i + 5]
         for row, m in zip(scores[1:], task["methods"], strict=True):
             summaries = [show(m[k][s]) for k in ("final", "area") for s in ("mean", "iqm")]
             assert row == [m["method"], "5", "0", show(m["rank"]), *summaries]
@@ -737,13 +738,18 @@ def test_markdown_tables_hold_the_numbers_of_json(written):
         blocks = [(m, how, block) for m in task["methods"] for how, block in ACTING.items()]
         for row, (m, how, block) in zip(repetition[1:], blocks, strict=True):
             assert row == [m["method"], how, *(show(s["mean"]) for s in m[block].values())]
+        (of_task,) = (of for of in content["fronts"] if of["task"] == task["task"])  # of decisions: jerk is the same for all
+        means = {m["method"]: [show(m["repetition"]["decisions"]["mean"]), show(m["final"]["mean"])] for m in task["methods"]}
+        told = [[m["method"], *means[m["method"]], ["no", "yes"][m["on_front"]], f"{m['share']:.0%}"] for m in of_task["methods"]]
+        assert sorted(front[1:]) == sorted(told)
+        assert front[1][:1] == ["better"] and front[1][3] == "yes"  # the least decisions come first
     block = content["over_tasks"]
-    for measure, rows in zip(("final", "area"), found[8:10], strict=True):
+    for measure, rows in zip(("final", "area"), found[10:12], strict=True):
         assert rows[1:] == [[m["method"], "0", show(m["rank"]), *map(show, m[measure].values())] for m in block["methods"]]
-    assert [row[:3] for row in found[12][1:]] == [
+    assert [row[:3] for row in found[14][1:]] == [
         [task, f"{y0:g}", f"{y1:g}"] for task, (y0, y1) in sorted(SCALES.items())
     ]
-    assert [row[-1] for row in found[13][1:]] == [show(i["improvement"]) for i in block["improvement"]]
+    assert [row[-1] for row in found[15][1:]] == [show(i["improvement"]) for i in block["improvement"]]
 
 
 def test_csv_holds_the_numbers_of_json(written):
@@ -751,7 +757,7 @@ def test_csv_holds_the_numbers_of_json(written):
     with open(written / "report.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     by_key = {tuple(r[k] for k in ("block", "task", "method", "versus", "measure", "statistic")): r for r in rows}
-    assert len(by_key) == len(rows) == 2 * 3 * (4 + 8 + 8) + 3 * 8 + 2 * 9 * 2 + 3
+    assert len(by_key) == len(rows) == 2 * 3 * (4 + 12 + 12) + 2 * (1 + 3) + 3 * 8 + 2 * 9 * 2 + 3
     for task in content["tasks"]:
         for m in task["methods"]:
             row = by_key["task", task["task"], m["method"], "", "final", "iqm"]

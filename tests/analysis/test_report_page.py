@@ -13,7 +13,7 @@ import pytest
 
 from taac.analysis import styles
 from taac.analysis.report.page import html_page, make_report, write_report
-from taac.analysis.report.scores import Options
+from taac.analysis.report.scores import REPETITION, Options
 from tests.analysis import browser
 from tests.analysis.campaigns import STEPS, THIRTEEN, make_campaign, make_run, make_wide_campaign
 from tests.analysis.test_styles import contrast
@@ -132,7 +132,8 @@ def shows(cell, found):
 @needs_browser
 def test_the_page_opens_without_a_network_and_without_a_word(page, folder):
     assert requested(page) == [(folder / "report.html").resolve().as_uri()]
-    assert page.evaluate("document.querySelectorAll('svg.chart').length") == 4  # two tasks, the IQM and the profiles
+    assert page.evaluate("document.querySelectorAll('svg.chart').length") == 7  # two tasks, with a front of decisions and
+    # on one of jerk, the IQM and the profiles
     assert page.evaluate("document.title") == "Comparison of better, late, null, plain"
 
 
@@ -159,7 +160,7 @@ def test_tables_have_the_numbers_of_report_json(page, content):
             given = [m["rank"], *(m[measure][s] for measure in ("final", "area") for s in ("mean", "iqm"))]
             assert len(cells) == 5 and all(map(shows, cells, given))
             name, *cells = next(repetition)
-            assert name["text"] == m["method"] and len(cells) == 8
+            assert name["text"] == m["method"] and len(cells) == len(REPETITION)
             assert all(map(shows, cells, [s["mean"] for s in m["repetition"].values()]))
     assert next(scores, None) is None and next(repetition, None) is None
 
@@ -212,10 +213,38 @@ def test_warnings_runs_and_statements_are_all_shown(page, content):
         assert row[6]["estimate"] is None if run["final"] is None else float(row[6]["estimate"]) == run["final"]
 
 
+# --- Fronts ---------------------------------------------------------------------------------------
+
+POINTS = """index => [...document.querySelectorAll('svg.front')[index].querySelectorAll('[data-method]')].map(g => {
+    const [x, y] = g.querySelector('.mark').getAttribute('transform').match(/[-\\d.]+/g).map(Number);
+    return [g.dataset.method, x, y]; })"""
+
+
+@needs_browser
+def test_fronts_have_their_points_and_a_hidden_method_has_none(page, content):
+    first = page.evaluate("[...document.querySelectorAll('main section')].slice(0, 3).map(s => s.id)")
+    assert first == ["curves", "fronts", "ahead"]
+    for number, front in enumerate(content["fronts"]):
+        means = {
+            m["method"]: (m["repetition"][front["cost"]]["mean"], m["final"]["mean"])
+            for task in content["tasks"] if task["task"] == front["task"] for m in task["methods"]
+        }  # fmt: skip
+        points = {method: (x, y) for method, x, y in page.evaluate(f"({POINTS})({number})")}
+        assert list(points) == [row["method"] for row in front["methods"]]
+        pixels, given = np.array(list(points.values())), np.array([[end["estimate"] for end in means[m]] for m in points])
+        for x, pixel, rises in zip(given.T, pixels.T, (True, False)):  # linear in the numbers, upwards in the return
+            line = np.polyfit(x, pixel, 1)
+            assert np.allclose(np.polyval(line, x), pixel, atol=0.01) and (line[0] > 0) == rises
+    page.click(".methods button[data-method=better]")
+    assert "better" not in [method for method, *_ in page.evaluate(f"({POINTS})(0)")]
+    page.click(".methods button[data-method=better]")
+    assert page.evaluate("document.querySelector('#ahead li').textContent") == content["ahead"][0]
+
+
 # --- Curves ---------------------------------------------------------------------------------------
 
 DRAWN = """(index, kind) => Object.fromEntries(
-    [...document.querySelectorAll('svg.chart')[index].querySelectorAll('g.series')].map(g =>
+    [...document.querySelectorAll('svg.chart:not(.front)')[index].querySelectorAll('g.series')].map(g =>
         [g.dataset.method, [...g.querySelectorAll(kind)].map(p => p.getAttribute('d').replace('Z', ''))]))"""
 
 

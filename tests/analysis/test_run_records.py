@@ -147,8 +147,8 @@ def cells(change):
 
 
 DAMAGED = {  # what happens to the lines of evaluations.csv, the header first, and what is said
-    "a field short": (cells(lambda row: row[:5] + row[6:]), "line 10 has 13 values for 14 columns"),
-    "a line of NUL bytes": (lambda lines: [*lines[:9], "\0" * 40, *lines[9:]], "line 10 has 1 values for 14 columns"),
+    "a field short": (cells(lambda row: row[:5] + row[6:]), "line 10 has 17 values for 18 columns"),
+    "a line of NUL bytes": (lambda lines: [*lines[:9], "\0" * 40, *lines[9:]], "line 10 has 1 values for 18 columns"),
     "a garbled return": (cells(lambda row: [*row[:5], "1x9.0", *row[6:]]), "line 10 has '1x9.0' for return_mean"),
     "no return": (cells(lambda row: [*row[:5], "", *row[6:]]), "line 10 has '' for return_mean"),
     "a garbled length": (cells(lambda row: [*row[:7], "#REF!", *row[8:]]), "line 10 has '#REF!' for length"),

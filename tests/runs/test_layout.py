@@ -16,7 +16,7 @@ from taac.runs.provenance import changed_versions, versions
 from taac.runs.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
-SUMMARY = EpisodeSummary(2, -1.5, 0.5, 20.0, 0.25, 2.0, 4, 10.0, 0.125, 0.75)
+SUMMARY = EpisodeSummary(2, -1.5, 0.5, 20.0, 0.25, 2.0, 4, 10.0, 0.125, 0.75, 0.5, 0.25, 0.0625, 7.0)
 
 
 def test_what_is_written_is_what_is_read(tmp_path):

@@ -305,7 +305,7 @@ def test_what_was_told_since_the_last_checkpoint_is_no_damage(tmp_path):
     folder.begin("a configuration", {})
     records = folder.records()
     folder.update_run(compiled=False)
-    folder.add_evaluation(90, 40, 90, 1.0, EpisodeSummary(*[1] * 10))
+    folder.add_evaluation(90, 40, 90, 1.0, EpisodeSummary(*[1] * 14))
     folder.update_run(status="finished", env_steps=90, updates=40)  # and is trained on with --extend
     assert folder.restore(records) == []
     assert folder.read_run()["compiled"] is False and not rows(tmp_path)

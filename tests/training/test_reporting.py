@@ -16,8 +16,8 @@ from taac.runs.run_folder import RunFolder
 from taac.training import reporting
 from taac.training.reporting import Reporter
 
-EPISODE = Episode(np.array(6.0), length=4, repeated=1.0, decisions=3, runs=3.0, longest_run=2, jerk=0.5, same=1.0)
-SUMMARY = EpisodeSummary(2, 1.5, 0.5, 4.0, 0.25, 1.5, 3, 2.0, 0.125, 0.75)
+EPISODE = Episode(np.array(6.0), 4, 1.0, 3, 3.0, 2, jerk=0.5, same=1.0, change=0.25, effort=1.0)
+SUMMARY = EpisodeSummary(2, 1.5, 0.5, 4.0, 0.25, 1.5, 3, 2.0, 0.125, 0.75, 0.5, 0.25, 0.0625, 7.0)
 
 
 class Collecting(SimpleNamespace):

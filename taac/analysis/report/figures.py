@@ -14,7 +14,7 @@ from taac.analysis.readers.run_records import Record
 from taac.analysis.report.scores import AllScores
 from taac.analysis.report.verdicts import Anchor
 from taac.analysis.statistics.intervals import Range, cut, estimate_interval
-from taac.analysis.styles import add_legend, draw_method, draw_methods, faint, line, shortened, span, style
+from taac.analysis.styles import add_legend, draw_method, draw_methods, faint, limit, line, shortened, span, style
 from taac.pictures.panels import caption, literal_text, panels
 
 AXES = {
@@ -26,7 +26,10 @@ AXES = {
 MEASURES = {"return_mean": "return", "fraction_repeated": "fraction of steps repeated"}
 MOST_POINTS = 200
 MOST_IQM_POINTS, IQM_RESAMPLES = 41, 500  # of a band that is drawn
-NAMES = ("report_return.png", "report_repeated.png", "report_iqm.png", "report_profile.png", "report_improvement.png")
+NAMES = (
+    "report_return.png", "report_front.png", "report_repeated.png", "report_iqm.png", "report_profile.png",
+    "report_improvement.png",
+)  # fmt: skip
 MOST_TASKS, MOST_PAIRS = 60, 250  # of one figure, because its size is limited
 
 
@@ -146,10 +149,10 @@ def iqm_curves(
 def draw(content: dict[str, Any]) -> dict[str, bytes]:
     """Returns figures by name: those of `NAMES` for which the comparison's content has data, and not too much of it."""
     numbers = {method: number for number, method in enumerate(content["methods"])}
-    found = {
-        "report_return.png": _curves(content, "return_mean", numbers),
-        "report_repeated.png": _curves(content, "fraction_repeated", numbers),
-    }
+    found = {"report_return.png": _curves(content, "return_mean", numbers)}
+    if content["fronts"]:
+        found["report_front.png"] = _fronts(content, numbers)
+    found["report_repeated.png"] = _curves(content, "fraction_repeated", numbers)
     block = content["over_tasks"]
     if block["curves"]:
         found["report_iqm.png"] = _iqm(block["curves"], numbers, content["options"]["confidence"])
@@ -187,6 +190,38 @@ def _curves(content: dict[str, Any], measure: str, numbers: Mapping[str, int]) -
     caption(figure, f"{content['measures'][measure]}: {what}{left}", fontsize="small")
     runs = {m: [of["runs"] for curve in of for of in curve["methods"] if of["method"] == m] for m in numbers}
     add_legend(figure, {numbers[m]: f"{m} ({span(n)})" for m, n in runs.items() if n}, "method (seeds)")
+    return _png(figure)
+
+
+def _fronts(content: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
+    """Return against each cost, a row of panels for each of the first `MOST_TASKS` tasks; a staircase joins the front."""
+    fronts = {(front["task"], front["cost"]): front for front in content["fronts"]}
+    tasks = [task for task in content["tasks"] if any((task["task"], cost) in fronts for cost in content["costs"])][:MOST_TASKS]
+    panes = list(itertools.product(tasks, content["costs"]))
+    figure, axes = panels(len(tasks), len(content["costs"]), (5.2 * len(content["costs"]), 3.8 * len(tasks)))
+    for axis, (task, cost) in zip(axes.flat, panes):
+        if (front := fronts.get((task["task"], cost))) is None:
+            axis.remove()
+            continue
+        means = {m["method"]: (m["repetition"][cost]["mean"], m["final"]["mean"]) for m in task["methods"]}
+        for row in front["methods"]:
+            x, y = means[row["method"]]
+            drawn = line(numbers[row["method"]], 1) | {"linestyle": "", "markevery": None}
+            ends = [
+                None if of["low"] is None else [[of["estimate"] - of["low"]], [of["high"] - of["estimate"]]] for of in (y, x)
+            ]
+            axis.errorbar(x["estimate"], y["estimate"], *ends, capsize=2, elinewidth=0.8, **drawn)
+        stairs = sorted([end["estimate"] for end in means[row["method"]]] for row in front["methods"] if row["on_front"])
+        axis.step(*zip(*stairs), where="post", color="0.5", linewidth=0.8, zorder=0)
+        limit(axis, [means[row["method"]][1]["estimate"] for row in front["methods"]], axis.get_ylim())
+        volume = front["hypervolume"]
+        told = "" if volume is None else f", hypervolume {volume['estimate']:.2f}"
+        axis.set(title=f"{shortened(task['task'], 30)}{told}", xlabel=content["costs"][cost], ylabel="final return")
+        axis.grid(alpha=0.3)
+    level = f"{content['options']['confidence']:.0%}"
+    caption(figure, f"means over seeds with {level} intervals; the line joins what no method beats in both", fontsize="small")
+    compared = {row["method"] for front in fronts.values() for row in front["methods"]}
+    add_legend(figure, {number: method for method, number in numbers.items() if method in compared}, "method")
     return _png(figure)
 
 

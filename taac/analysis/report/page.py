@@ -17,13 +17,13 @@ from taac import __version__
 from taac.analysis import styles
 from taac.analysis.readers import comparable, groups, run_records
 from taac.analysis.readers.run_records import Record
-from taac.analysis.report import figures, scores, tables, text, verdicts
+from taac.analysis.report import figures, fronts, scores, tables, text, verdicts
 from taac.analysis.report.scores import AllScores, Options, Scores, summary
 from taac.analysis.statistics.intervals import CONFIDENCE, RESAMPLES, SEED, Range
 from taac.errors import TaacError
 from taac.runs import durable, files
 
-SCHEMA = 2
+SCHEMA = 3
 SCRIPTS = ("chart.js", "tables.js", "page.js")  # in order
 
 
@@ -102,12 +102,15 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         "axes": figures.AXES,
         "measures": figures.MEASURES,
         "curves": figures.curves(by_task, limits),
+        "costs": fronts.COSTS,
+        "fronts": fronts.fronts(by_task),
         "warnings": warnings,
         "published_told": tables.PUBLISHED_NOTE,
         "tuning": text.tuning_told(used),
         "settings_told": text.settings_told(used),
     }
     content["family_told"] = text.describe_family(content)
+    content["ahead"] = text.ahead(content)
     content["terms"] = json.loads(text.html_file("terms.json"))
     content["statements"] = text.statements(plain(content))
     return plain(content)

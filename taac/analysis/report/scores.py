@@ -43,7 +43,8 @@ from taac.errors import TaacError
 from taac.runs import layout
 
 REPETITION = (
-    "fraction_repeated", "mean_run", "max_run", "decisions", "length", "jerk", "fraction_same", "actor_calls_saved",
+    "fraction_repeated", "mean_run", "max_run", "decisions", "length", "jerk", "action_change", "high_frequency", "effort",
+    "fraction_same", "multiply_adds", "actor_calls_saved",
 )  # fmt: skip
 _COLUMNS = REPETITION[:-1]  # the last one is made of others
 WORST, LEAVE_OUT = "worst", "leave_out"  # what counts for diverged runs

@@ -150,16 +150,17 @@ def markdown(content: dict[str, Any], figures: Sequence[str]) -> str:
         "runs do not show. Intervals of differences hold together, and a verdict is given if and only if one excludes 0. "
         "Overlapping intervals of two methods say nothing."
     )
-    lines = ["# Comparison", "", brackets, "", content["family_told"], ""]
+    lines = ["# Comparison", "", *(f"![{name}]({name})\n" for name in figures)]
+    lines += [*(f"- {text}" for text in content["ahead"]), "", brackets, "", content["family_told"], ""]
     lines += ["Settings that decide most:", "", *(f"- {text}" for text in content["settings_told"]), ""]
     lines += ["## Warnings", "", *([f"- {text}" for text in content["warnings"]] or ["None."]), ""]
     for task in content["tasks"]:
         lines += _task(task, *([p for p in content[of] if p["task"] == task["task"]] for of in ("pairs", "area_pairs")))
+        for front in (front for front in content["fronts"] if front["task"] == task["task"]):
+            lines += _front(front, task, content["costs"][front["cost"]])
     lines += _over_tasks(content["over_tasks"]) + _published(content["published"])
     lines += ["## How these numbers were made", ""]
     lines += [*(f"- **{statement['about']}.** {statement['text']}" for statement in content["statements"]), ""]
-    if figures:
-        lines += ["## Figures", "", *(f"![{name}]({name})" for name in figures), ""]
     return "\n".join(lines)
 
 
@@ -195,6 +196,16 @@ def _task(task: dict[str, Any], pairs: Sequence[dict[str, Any]], areas: Sequence
         for m in task["methods"]
         for how, block in (("greedy", "repetition"), ("exploring", "repetition_exploring"))
     ])  # fmt: skip
+
+
+def _front(front: dict[str, Any], task: dict[str, Any], cost: str) -> list[str]:
+    means = {m["method"]: (m["repetition"][front["cost"]]["mean"], m["final"]["mean"]) for m in task["methods"]}
+    rows = [
+        [row["method"], *map(with_interval, means[row["method"]]), "yes" if row["on_front"] else "no", f"{row['share']:.0%}"]
+        for row in sorted(front["methods"], key=lambda row: means[row["method"]][0]["estimate"])
+    ]
+    told = f"Return against {cost}. Hypervolume of the front: {with_interval(front['hypervolume'])}:"
+    return [told, "", *_table(["method", cost, "final return", "on the front", "of resamples"], rows)]
 
 
 def _pairs(caption: str, pairs: Sequence[dict[str, Any]]) -> list[str]:
@@ -317,6 +328,11 @@ def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 about |= {"runs": found["runs"], "diverged": m["diverged"]}
                 for statistic in (s for s in found if s != "runs"):
                     yield {**about, "statistic": statistic, **_interval(found[statistic])}
+    for front in content["fronts"]:
+        about = {"block": "front", "task": front["task"], "measure": f"return against {front['cost']}"}
+        yield {**about, "statistic": "hypervolume", **_interval(front["hypervolume"])}
+        for row in front["methods"]:
+            yield {**about, "method": row["method"], "statistic": "share on the front", "estimate": row["share"]}
     for m in block["methods"]:
         for measure in MEASURES:
             about = {"block": "over tasks", "method": m["method"], "measure": measure, "diverged": m["diverged"]}

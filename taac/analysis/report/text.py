@@ -59,6 +59,26 @@ def statements(content: dict[str, Any]) -> list[dict[str, str]]:
     return found
 
 
+def ahead(content: dict[str, Any]) -> list[str]:
+    """Says in a sentence for each task which methods are ahead of which, and which are on its front."""
+    sentences = []
+    for task in content["tasks"]:
+        methods = [row["method"] for row in task["methods"]]
+        better: dict[str, list[str]] = {}
+        for pair in content["pairs"]:
+            if pair["task"] == task["task"] and pair["verdict"] in ("better", "worse"):
+                x, y = (pair["x"], pair["y"]) if pair["verdict"] == "better" else (pair["y"], pair["x"])
+                better.setdefault(x, []).append(y)
+        told = [f"{x} is ahead of {', '.join(sorted(worse))}" for x, worse in sorted(better.items(), key=lambda b: -len(b[1]))]
+        found = "; ".join(told) or ("no method is ahead of another" if len(methods) > 1 else "one method")
+        for front in content["fronts"]:
+            if front["task"] == task["task"] and front["cost"] == "decisions":
+                on_front = ", ".join(row["method"] for row in front["methods"] if row["on_front"])
+                found += f". On the front of return against decisions: {on_front}"
+        sentences.append(f"{task['task']}: {found}.")
+    return sentences
+
+
 def describe_family(content: dict[str, Any]) -> str:
     """Says what was compared, by which test, and for how many comparisons it is corrected."""
     family, options = content["family"], content["options"]
@@ -114,6 +134,9 @@ def tuning_told(records: Sequence[Record]) -> dict[str, str]:
 def run_warnings(records: Sequence[Record], steps: Mapping[str, int], policy: str | float) -> list[str]:
     """Warns about runs that are left out, and about repaired data in those that are included."""
     warnings = []
+    for note, n in Counter(note for r in records for note in r.notes).items():
+        first = next(f"run {r.folder} ({r.method})" for r in records if note in r.notes)
+        warnings.append(f"{first if n == 1 else f'{n} runs, the first {first}'}: {note}")
     for r in records:
         if why := left_out(r, steps, policy):
             warnings.append(f"run {r.folder} ({r.method}) is left out: {why}")
@@ -126,7 +149,6 @@ def run_warnings(records: Sequence[Record], steps: Mapping[str, int], policy: st
                 f"run {r.folder} ({r.method}) is finished, but its evaluations end at step {r.last_step} of {r.budget}; "
                 f"runs on {r.task} are compared no later than that"
             )
-        warnings += [f"run {r.folder} ({r.method}): {note}" for note in r.notes]
     diverged = Counter((r.task, r.method) for r in records if any(p.startswith("diverged") for p in r.problems))
     for (task, method), n in sorted(diverged.items(), key=str):
         warnings.append(f"{method} on {task}: {n} diverged run(s) left out, which flatters it")

@@ -255,6 +255,63 @@ class Chart {
   }
 }
 
+// Points with intervals in both directions, and the stairs that join those on the front.
+class Front {
+  constructor(title, points, xLabel, shown) {
+    Object.assign(this, { title, points, shown, data: { xLabel, yLabel: "final return" } });
+    this.svg = svg("svg", { class: "chart front", role: "img", "aria-label": title });
+    this.element = el("div", { class: "plot" }, this.svg);
+    this.axes = Chart.prototype.axes;
+    new ResizeObserver(() => {
+      if (this.element.clientWidth !== this.width) requestAnimationFrame(() => this.draw());
+    }).observe(this.element);
+  }
+
+  draw() {
+    this.width = this.element.clientWidth || 480;
+    this.height = Math.min(340, Math.max(220, 0.6 * this.width));
+    this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
+    this.svg.replaceChildren();
+    const visible = this.points.filter((p) => this.shown(p.method));
+    if (!visible.length) {
+      return this.svg.append(svg("text", { x: this.width / 2, y: this.height / 2, "text-anchor": "middle" }, "no method is shown"));
+    }
+    const box = { left: 54, right: this.width - 14, top: 12, bottom: this.height - 44 };
+    // Intervals of few runs may leave the panel: it shows each way at most half the range of the means beyond them.
+    const range = (axis) => {
+      const means = visible.map((p) => p[axis].estimate);
+      const [low, high] = [Math.min(...means), Math.max(...means)];
+      const room = (high - low) / 2 || Infinity;
+      const ends = visible.flatMap((p) => [p[axis].low, p[axis].high]).filter((end) => end !== null);
+      return [Math.max(low - room, Math.min(low, ...ends)), Math.min(high + room, Math.max(high, ...ends))];
+    };
+    this.xScale = padded(...range("x"), box.left, box.right);
+    this.yScale = padded(...range("y"), box.bottom, box.top);
+    this.axes(box);
+    const within = (value, [low, high]) => Math.max(low, Math.min(value, high));
+    const at = (p) => [this.xScale(p.x.estimate), this.yScale(p.y.estimate)];
+    const stairs = visible.filter((p) => p.on_front).toSorted((a, b) => a.x.estimate - b.x.estimate).map(at);
+    const path = stairs.map(([x, y], i) => (i ? `H${x}V${y}` : `M${x} ${y}`)).join("");
+    this.svg.append(svg("path", { class: "stairs", d: path }));
+    for (const p of visible) {
+      const [x, y] = at(p);
+      const group = svg("g", { class: styleOf(p.index), "data-method": p.method });
+      group.append(svg("title", {}, `${p.method}: ${number(p.x.estimate)} ${this.data.xLabel}, return ${number(p.y.estimate)}`));
+      const ends = (of, scaled, sides) => [of.low, of.high].map((end) => within(scaled(end), sides));
+      if (p.x.low !== null) {
+        const [x1, x2] = ends(p.x, this.xScale, [box.left, box.right]);
+        group.append(svg("line", { class: "whisker", x1, x2, y1: y, y2: y }));
+      }
+      if (p.y.low !== null) {
+        const [y1, y2] = ends(p.y, this.yScale, [box.top, box.bottom]);
+        group.append(svg("line", { class: "whisker", x1: x, x2: x, y1, y2 }));
+      }
+      group.append(mark(p.index, x, y, 5));
+      this.svg.append(group);
+    }
+  }
+}
+
 const bracket = (low, high) => (low === null ? "" : `[${number(low)}, ${number(high)}]`);
 
 function scale(low, high, from, to) {

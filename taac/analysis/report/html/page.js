@@ -244,6 +244,39 @@ function legend() {
   return el("div", { class: "methods", role: "group", "aria-label": "methods shown" }, el("span", { class: "legend-title" }, "show"), ...buttons, runs);
 }
 
+// --- Fronts
+
+const frontMeans = (front) => {
+  const { methods } = report.tasks.find((t) => t.task === front.task);
+  return front.methods.map((row) => {
+    const m = methods.find((of) => of.method === row.method);
+    return { ...row, index: indexOf(row.method), x: m.repetition[front.cost].mean, y: m.final.mean };
+  });
+};
+
+function fronts() {
+  if (!report.fronts.length) return;
+  const parts = report.fronts.map((front) => {
+    const points = frontMeans(front);
+    const chart = new Front(`${front.task}: return against ${report.costs[front.cost]}`, points, report.costs[front.cost], (m) => !hidden.has(m));
+    charts.push(chart);
+    const rows = points.toSorted((a, b) => a.x.estimate - b.x.estimate).map((p) => [
+      methodHead(p.method), valueCell(p.x), valueCell(p.y), cell(p.on_front ? "yes" : "no"), cell(`${Math.round(100 * p.share)}%`),
+    ]);
+    const names = ["method", report.costs[front.cost], "final return", "on the front", "of resamples"];
+    const volume = front.hypervolume;
+    const told = volume ? `hypervolume ${number(volume.estimate)} ${bracket(volume.low, volume.high)}` : "";
+    const values = el("details", {}, el("summary", {}, "values"), table(`Front on ${front.task}, ${told}`, names, rows));
+    return el("figure", { class: "panel" }, el("figcaption", {}, chart.title, el("p", { class: "note" }, told)), chart.element, values);
+  });
+  const about = "Means over seeds with their intervals; a grey line joins the methods that no other one beats in both. Up and to the left is better.";
+  section("fronts", "Fronts", el("p", { class: "faint" }, about), el("div", { class: "panels" }, ...parts));
+}
+
+function ahead() {
+  section("ahead", "Who is ahead", el("ul", {}, ...report.ahead.map((text) => el("li", {}, text))));
+}
+
 // --- The end
 
 function runs() {
@@ -261,7 +294,7 @@ function statements() {
   section("statistics", "How these numbers were made", el("dl", { class: "statements" }, ...items));
 }
 
-[head, warnings, verdicts, curves, scores, overTasks, published, repetition, runs, statements, explanations].forEach((part) => part());
+[head, curves, fronts, ahead, warnings, verdicts, scores, overTasks, published, repetition, runs, statements, explanations].forEach((part) => part());
 
 // Opens every list for printing.
 let opened = [];

@@ -1,0 +1,96 @@
+"""Fronts of a report: what return methods reach at what cost, and which of them no other one beats in both.
+
+A point is the mean final return of a method's runs and the mean cost (decisions, jerk) of their greedy episodes at the same
+evaluations. A method is dominated if another one costs no more and returns no less, and is better in one of both. The others are
+the front. Its hypervolume is the area that it dominates in the box from no cost and the highest mean return to the highest mean
+cost and the lowest mean return, as a part of that box:
+
+    HV = 1 / (C (R - r)) * integral over c in [0, C] of max(0, max of G_i over i with c_i <= c, less r)
+
+with C the highest mean cost, R and r the highest and lowest mean return. It is 1 if one method has the highest return at no cost.
+The box depends on the methods, so hypervolumes of different reports are not comparable.
+
+Source of the hypervolume: Zitzler and Thiele, Multiobjective evolutionary algorithms, IEEE Transactions on Evolutionary
+Computation 1999.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from taac.analysis.report.scores import AllScores
+from taac.analysis.statistics.intervals import (
+    CONFIDENCE,
+    RESAMPLES,
+    SEED,
+    Interval,
+    bootstrap_spread,
+    cut_interval,
+    student_interval,
+)
+
+COSTS = {"decisions": "decisions an episode", "jerk": "jerk"}
+
+
+def fronts(scores: AllScores) -> list[dict[str, Any]]:
+    """Returns a row for each task and cost of `COSTS` that at least two methods have, unless it is the same for all of them.
+
+    A row has the `task`, the `cost`, the `hypervolume` with its interval (`bootstrap_spread`, within a method's runs; None if all
+    mean returns are equal), and of each method whether it is `on_front`, and in which `share` of resamples it is. Diverged runs
+    are left out.
+    """
+    rows = []
+    for task, methods in scores.items():
+        for cost in COSTS:
+            known = {}
+            for method, of in methods.items():
+                whole = np.isfinite(of.final) & np.isfinite(of.repetition[cost])
+                if whole.any():
+                    known[method] = np.stack([of.repetition[cost][whole], of.final[whole]])
+            if len(known) > 1 and len({points[0].mean() for points in known.values()}) > 1:
+                rows.append({"task": task, "cost": cost, **_front(list(known), list(known.values()))})
+    return rows
+
+
+def _front(methods: Sequence[str], runs: Sequence[np.ndarray]) -> dict[str, Any]:
+    """The front of methods whose runs are costs and returns `[2, n]`."""
+
+    def means(numbers: Sequence[np.ndarray]) -> np.ndarray:
+        """Mean cost and return `[2, ..., methods]` of runs by number, `[..., n]` for each method."""
+        drawn = [of[:, at].mean(-1) for of, at in zip(runs, numbers)]
+        return np.stack(np.broadcast_arrays(*drawn), -1)
+
+    points = means([np.arange(of.shape[1]) for of in runs])
+    box = (points[0].max(), points[1].min(), points[1].max())
+    rng = np.random.default_rng(SEED)
+    resampled = means([rng.integers(of.shape[1], size=(RESAMPLES, of.shape[1])) for of in runs])
+    shares = nondominated(resampled).mean(0)
+    found = None
+    if box[2] > box[1] and box[0] > 0:
+        estimate = float(hypervolume(points, box))
+        interval = Interval(estimate, np.nan, np.nan, CONFIDENCE, "undefined: a method has one run")
+        if all(of.shape[1] > 1 for of in runs):
+            spread = bootstrap_spread(lambda numbers: hypervolume(means(numbers), box), [of.shape[1] for of in runs])
+            interval = student_interval(estimate, spread, [np.ones(1)], CONFIDENCE, "bootstrap t")
+        found = cut_interval("hypervolume", interval._asdict())
+    rows = zip(methods, nondominated(points).tolist(), shares.tolist())
+    return {"hypervolume": found, "methods": [dict(zip(("method", "on_front", "share"), row)) for row in rows]}
+
+
+def nondominated(points: np.ndarray) -> np.ndarray:
+    """Returns which methods no other dominates, `[..., methods]` bool, for costs and returns `[2, ..., methods]`."""
+    (c, r), (other_c, other_r) = points[..., :, None], points[..., None, :]
+    dominated = (other_c <= c) & (other_r >= r) & ((other_c < c) | (other_r > r))
+    return np.logical_not(dominated.any(-1))
+
+
+def hypervolume(points: np.ndarray, box: tuple[float, float, float]) -> np.ndarray:
+    """Returns HV `[...]` of costs and returns `[2, ..., methods]`, for the box (C, r, R)."""
+    most, low, high = box
+    cost, returns = np.take_along_axis(points, np.argsort(points[:1], axis=-1), -1)  # by rising cost
+    cost, gained = np.minimum(cost, most), np.maximum.accumulate(np.maximum(returns - low, 0), axis=-1)
+    until = np.concatenate([cost[..., 1:], np.full_like(cost[..., :1], most)], axis=-1)
+    return (gained * (until - cost)).sum(-1) / (most * (high - low))

@@ -1,0 +1,76 @@
+"""Multiply-adds of acting: against a count by hooks on the layers, and where they are not needed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch.nn as nn
+
+from taac.acting.evaluation import evaluate
+from taac.acting.multiply_adds import MultiplyAdds
+from taac.acting.rollout import Rollout
+from taac.networks.layers import EnsembleLinear
+from taac.playing.conditions import Holding
+from tests.methods import REPRESENTATIVES, fitting
+from tests.training.runs import build
+
+
+def by_hooks(agent, act):
+    """The multiply-adds of the layers that `act` calls: each number that goes out costs as many as go in."""
+    total, handles = 0, []
+
+    def add(layer, given, out):
+        nonlocal total
+        total += out.numel() * given[0].shape[-1]
+
+    for module in agent.algorithm.modules():
+        if isinstance(module, (nn.Linear, EnsembleLinear)):
+            handles.append(module.register_forward_hook(add))
+    try:
+        return act(), total
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@pytest.mark.parametrize("method", [*(m for m in REPRESENTATIVES if m != "sac_recurrent"), "td3", "sdar", "sac_krep"])
+def test_against_a_count_by_hooks(method):
+    """Each decides anew at the first step. GRU cells are no layers of the reference."""
+    trainer = build("num_envs = 3", *fitting(method), method=method)
+    agent, environment = trainer.agent, trainer.collector.environment
+    rollout, counts = Rollout(environment, agent), MultiplyAdds(agent)
+    rollout.reset(0)
+    found = []
+
+    def act(time_step, state):
+        (step, cost), expected = by_hooks(agent, lambda: counts.count(lambda: agent.predict_step(time_step, state)))
+        found.append((cost, expected))
+        return step
+
+    for _ in range(2):
+        rollout.step(act)
+    cost, expected = found[0]
+    assert expected > 0
+    assert cost.tolist() == [expected / 3] * 3
+    assert (found[1][0] <= cost).all()
+
+
+def test_none_where_an_action_is_held():
+    trainer = build("TempoRLAlgorithm.max_skip = 3", "Trainer.segment_length = 4", method="temporl")
+    agent = trainer.agent
+    episode, *_ = evaluate(agent, trainer.collector.environment, 2, seed=0)
+    counts = MultiplyAdds(agent)
+    one = counts.count(lambda: agent.predict_step(trainer.collector.environment.reset(0), agent.initial_state(1)))[1]
+    assert 0 < episode.decisions < episode.length
+    assert episode.multiply_adds == episode.decisions * one[0]
+
+
+@pytest.mark.parametrize("hold, decisions", [(1, 200), (3, 67)])
+def test_of_an_agent_that_is_asked_less(hold, decisions):
+    trainer = build(method="sac")
+    agent, environment = trainer.agent, trainer.collector.environment
+    one = MultiplyAdds(agent).count(lambda: agent.predict_step(environment.reset(0), agent.initial_state(1)))[1]
+    asked = agent if hold == 1 else Holding(agent, hold)
+    for episode in evaluate(asked, environment, 2, seed=0):
+        assert (episode.length, episode.decisions) == (200, decisions)
+        assert np.isclose(episode.multiply_adds, decisions * one[0])

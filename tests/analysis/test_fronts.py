@@ -1,0 +1,101 @@
+"""Fronts: what is dominated, hypervolumes by hand, and what a report says of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from taac.analysis.report import fronts
+from taac.analysis.report.fronts import hypervolume, nondominated
+from taac.analysis.report.page import make_report
+from taac.analysis.report.scores import Options
+from tests.analysis.campaigns import STEPS, make_run
+
+
+@pytest.mark.parametrize(
+    "costs, returns, expected",
+    [
+        ([1, 2, 3], [1, 2, 3], [True, True, True]),  # each costs more and returns more
+        ([1, 2, 3], [3, 2, 1], [True, False, False]),
+        ([1, 2, 2], [1, 2, 3], [True, False, True]),  # at equal cost
+        ([1, 2, 3], [1, 2, 2], [True, True, False]),  # at equal return
+        ([2, 2], [5, 5], [True, True]),  # equal in both: neither is better
+    ],
+)
+def test_what_no_other_one_beats_in_both(costs, returns, expected):
+    points = np.array([costs, returns], dtype=float)
+    assert nondominated(points).tolist() == expected
+    order = np.random.default_rng(0).permutation(len(costs))
+    assert nondominated(points[:, order]).tolist() == [expected[i] for i in order]
+
+
+@pytest.mark.parametrize(
+    "costs, returns, box, expected",
+    [
+        ([0.0], [10.0], (100, 0, 10), 1.0),  # the highest return at no cost
+        ([100.0], [10.0], (100, 0, 10), 0.0),  # at the highest cost
+        ([50.0], [0.0], (100, 0, 10), 0.0),  # the lowest return
+        ([20.0, 60.0], [4.0, 10.0], (100, 0, 10), (40 * 4 + 40 * 10) / 1000),
+        ([60.0, 20.0, 80.0], [10.0, 4.0, 5.0], (100, 0, 10), (40 * 4 + 40 * 10) / 1000),  # what is dominated adds nothing
+        ([20.0, 120.0], [-3.0, 9.0], (100, 0, 10), 0.0),  # outside of the box
+    ],
+)
+def test_hypervolume_by_hand(costs, returns, box, expected):
+    assert hypervolume(np.array([costs, returns]), box) == pytest.approx(expected)
+
+
+def test_hypervolume_is_the_share_of_random_points_that_are_dominated():
+    rng = np.random.default_rng(1)
+    points, inside = rng.uniform(0, 1, (2, 4, 5)), rng.uniform(0, 1, (2, 40_000))
+    for of, found in zip(points.swapaxes(0, 1), hypervolume(points, (1, 0, 1))):
+        dominated = ((of[0][:, None] <= inside[0]) & (of[1][:, None] >= inside[1])).any(0).mean()
+        assert found == pytest.approx(dominated, abs=0.015)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Every method but `sparse` decides at each step; `worse` has the lowest return."""
+    root = tmp_path_factory.mktemp("front")
+    for method, (value, repeated) in {"sparse": (400, 0.75), "best": (500, 0.0), "worse": (0, 0.5)}.items():
+        for seed in range(4):
+            returns = np.full(len(STEPS), value) + [3, -1, -3, 1][seed]
+            make_run(root / method / f"seed_{seed}", method, "Own-v0", seed, returns, repeated=repeated)
+    return make_report(root, Options(last=1))
+
+
+def test_of_a_report(compared):
+    decisions, = (front for front in compared["fronts"] if front["cost"] == "decisions")
+    assert decisions["methods"] == [
+        {"method": "best", "on_front": True, "share": 1.0},
+        {"method": "sparse", "on_front": True, "share": 1.0},
+        {"method": "worse", "on_front": False, "share": 0.0},
+    ]
+    # Episodes of 110 steps: best (110, 500), sparse (27.5, 400), worse (55, 0); the box from (0, 500) to (110, 0)
+    volume = decisions["hypervolume"]
+    assert volume["estimate"] == pytest.approx(82.5 * 400 / (110 * 500))
+    assert volume["low"] < volume["estimate"] < volume["high"] < 0.7
+    assert "sparse" in compared["ahead"][0].split("front of return against decisions: ")[1]
+    assert "best is ahead of sparse, worse" in compared["ahead"][0]
+
+
+def test_there_is_none_where_all_cost_the_same(compared):
+    """Jerk depends on the seed alone."""
+    assert {front["cost"] for front in compared["fronts"]} == {"decisions"}
+    assert set(fronts.COSTS) == {"decisions", "jerk"}
+
+
+def test_a_single_run_of_a_method_has_no_interval(tmp_path):
+    make_run(tmp_path / "a", "a", "Own-v0", repeated=0.5)
+    for seed in range(2):
+        make_run(tmp_path / f"b{seed}", "b", "Own-v0", seed, np.array(STEPS) + 5 + seed)
+    front, _ = make_report(tmp_path, Options())["fronts"]
+    assert front["hypervolume"]["estimate"] == 0.0 and front["hypervolume"]["low"] is None
+
+
+def test_diverged_runs_are_left_out(tmp_path):
+    for method, repeated in (("a", 0.5), ("b", 0.0)):
+        for seed in range(2):
+            make_run(tmp_path / f"{method}{seed}", method, "Own-v0", seed, np.array(STEPS) + seed, repeated=repeated)
+    make_run(tmp_path / "b2", "b", "Own-v0", 2, [*STEPS[:-1], float("nan")])
+    front = make_report(tmp_path, Options())["fronts"][0]
+    assert [row["on_front"] for row in front["methods"]] == [True, False]
