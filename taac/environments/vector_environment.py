@@ -281,8 +281,8 @@ class VectorEnvironment:
         return self._env.call("pop_steps")[0]
 
     def close(self) -> None:
-        if self._broken and isinstance(self._env, Workers):
-            self._env.kill()  # a process that has died or hangs would not answer
+        if isinstance(self._env, Workers) and (self._broken or self._env.any_dead()):
+            self._env.kill()  # a process that has died or hangs would not answer, and has nothing left to end
         else:
             self._call("its end", self._env.close)
         self._broken = False

@@ -75,6 +75,9 @@ class Workers(AsyncVectorEnv):
             time.sleep(0.01)
         return (silent[0], f"it did not answer within {self.step_timeout:g} s") if silent else None
 
+    def any_dead(self) -> bool:
+        return any(process.exitcode is not None for process in self.processes)
+
     def kill(self) -> None:
         """Kills all processes at once, whatever they are doing."""
         self._state = AsyncState.DEFAULT  # so that closing waits for no pending call

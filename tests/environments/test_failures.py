@@ -115,6 +115,17 @@ def test_an_end_that_is_no_bool_is_refused(asynchronous, name, value):
     environment.close()
 
 
+def test_a_process_that_dies_after_the_last_step_is_no_failure():
+    """Nothing is asked of it any more: a run that has all its results ends as finished."""
+    environment = create_environment(env_id("Counter"), 2, env_kwargs={"scripts": ("5t", "5t")}, asynchronous=True)
+    environment.reset(0)
+    processes = environment._env.processes
+    processes[1].kill()
+    processes[1].join()
+    environment.close()
+    assert all(process.exitcode is not None for process in processes)
+
+
 def test_an_environment_may_change_torch_in_a_process_of_its_own(tmp_path):
     create_environment(env_id("Quits"), env_kwargs={"when": "dtype"}, asynchronous=True).close()
     own = fragile(tmp_path, "dtype", num_envs=1, asynchronous=True, modulus=7)

@@ -56,6 +56,7 @@ FAMILIES = {
     "sac_recurrent": [],
     "sac_krep": [],  # MixedSacAlgorithm
     "taac_q": ["CriticEnsemble.activation = @Tanh"],
+    "td3": [],  # whose actor is held in every second update
     "temporl": [],
 }
 
