@@ -366,6 +366,15 @@ def test_overlap_is_refused_where_it_can_do_nothing(monkeypatch):
         build(two, "create_agent.compile = True")
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_each_rank_takes_memory_for_its_own_steps(count):
+    trainer = build(pretended(0, count), "num_envs = 4", "num_env_steps = 1000", "replay_length = 5000")[0]
+    steps = 1000 // 4  # num_envs is the number over all ranks, and so are the steps
+    assert trainer.environment.num_envs == 4 // count
+    assert trainer.replay_buffer.reserved == steps * 11 // 10
+    trainer.close()
+
+
 SCHEDULE = "s/LinearSchedule.start = 8\ns/LinearSchedule.end = 16\ns/LinearSchedule.updates = 9"
 
 
