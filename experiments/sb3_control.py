@@ -1,13 +1,14 @@
-"""Trains SAC of Stable-Baselines3 into run folders that `taac report` reads: the control of a comparison with this SAC.
+"""Trains SAC or TD3 of Stable-Baselines3 into run folders that `taac report` reads, to compare them with those of this package.
 
     .venv-peers/bin/python -m experiments.sb3_control --root_dir runs/sac_reference \\
         --tasks HalfCheetah-v5,Hopper-v5 --seeds 5 --num_env_steps 100000
 
 Run it in an environment that has Stable-Baselines3 (`make bench-peers` makes one); taac itself need not be there. Each run
-goes to <root_dir>/<task>/sb3_sac/seed_<n>: `evaluations.csv`, `run.json` and `config.gin`, with the names that this package
-uses for the same things. The settings are Stable-Baselines3's defaults, but for 10,000 uniform steps at the beginning, as in
-RL Zoo, and a replay buffer as long as the run. A finished run is left alone; one that was interrupted begins again: Stable-
-Baselines3 cannot go on with the same numbers.
+goes to <root_dir>/<task>/sb3_<algorithm>/seed_<n>: `evaluations.csv`, `run.json` and `config.gin`, with the names that this
+package uses for the same things. The settings are Stable-Baselines3's defaults, but for 10,000 uniform steps at the beginning, as
+in RL Zoo, and a replay buffer as long as the run; for TD3 also layers of 256 and 256, a learning rate of 3e-4 and normal noise of
+0.1 on actions. A finished run is left alone; one that was interrupted begins again: Stable-Baselines3 cannot go on with the same
+numbers.
 
 Every `--evaluation_interval` steps, `--evaluation_episodes` greedy episodes are played in an environment of their own, whose
 episodes are seeded by the run's seed, the step and their number.
@@ -31,7 +32,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-METHOD = "sb3_sac"
 COLUMNS = ("env_steps", "updates", "training_decisions", "seconds", "episodes", "return_mean", "return_std", "length")
 PACKAGES = ("stable-baselines3", "torch", "numpy", "gymnasium", "mujoco")
 
@@ -77,12 +77,16 @@ def settings(task: str, options: argparse.Namespace) -> str:
 
 def make_model(task: str, seed: int, options: argparse.Namespace) -> Any:
     import torch
-    from stable_baselines3 import SAC
+    from stable_baselines3 import SAC, TD3
+    from stable_baselines3.common.noise import NormalActionNoise
 
     torch.set_num_threads(1)
-    return SAC(
-        "MlpPolicy", task, seed=seed, device="cpu", learning_starts=options.initial_collect_steps,
+    size = np.ones(gymnasium.make(task).action_space.shape)
+    noise = {"action_noise": NormalActionNoise(0 * size, 0.1 * size), "learning_rate": 3e-4}
+    return {"sac": SAC, "td3": TD3}[options.algorithm](
+        "MlpPolicy", task, seed=seed, device="cpu", learning_starts=options.initial_collect_steps, batch_size=256,
         buffer_size=max(options.num_env_steps, 1), policy_kwargs={"net_arch": [256, 256]}, verbose=0,
+        **(noise if options.algorithm == "td3" else {}),
     )  # fmt: skip
 
 
@@ -106,7 +110,7 @@ def train(folder: Path, task: str, seed: int, options: argparse.Namespace) -> No
             evaluating += time.perf_counter() - now
             print(f"{task} seed {seed}: {steps} steps, return {returns.mean():.1f} +- {returns.std():.1f}", flush=True)
     about = {
-        "status": "finished", "method": METHOD, "seed": seed, "environment": task, "device": "cpu",
+        "status": "finished", "method": f"sb3_{options.algorithm}", "seed": seed, "environment": task, "device": "cpu",
         "command": shlex.join(["python", "-m", "experiments.sb3_control", *sys.argv[1:]]),
         "start": start.isoformat(timespec="seconds"),
         "end": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -137,6 +141,7 @@ def processor() -> str:
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root_dir", type=Path, required=True)
+    parser.add_argument("--algorithm", choices=("sac", "td3"), default="sac")
     parser.add_argument("--tasks", required=True, help="environment ids, separated by commas")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first_seed", type=int, default=0)
@@ -151,7 +156,7 @@ def main() -> None:
     options = parser().parse_args()
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         for task in options.tasks.split(","):
-            folder = options.root_dir / task / METHOD / f"seed_{seed}"
+            folder = options.root_dir / task / f"sb3_{options.algorithm}" / f"seed_{seed}"
             if not (folder / "run.json").exists():
                 train(folder, task, seed, options)
 
