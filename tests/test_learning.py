@@ -57,11 +57,11 @@ def test_under_termination_the_value_is_the_finite_sum(method, more):
         assert q[left == steps].mean() == pytest.approx(expected, rel=0.04), f"{steps} steps left"
 
 
-def point_mass(method, env_name, *more):
+def point_mass(method, env_name, *more, updates=400):
     trainer = train(
         method, f"create_environment.env_name = 'tests.toy_tasks:taac-test/{env_name}'",
         "learning_rate = 5e-3", "target_tau = 0.05", "hidden_layers = (32, 32)", "batch_size = 64",
-        "initial_collect_steps = 300", "replay_length = 10000", *more, updates=400,
+        "replay_length = 10000", "initial_collect_steps = 300", *more, updates=updates,
     )  # fmt: skip
     return trainer, evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=7)
 
@@ -76,6 +76,20 @@ def test_learns_to_drive_a_point_to_the_origin(method):
         assert result.fraction_repeated == 0
     elif method != "sac_krep":  # one step at a time is best near 0
         assert result.fraction_repeated > 0.05, result
+
+
+@pytest.mark.parametrize("method", ["sac", "taac", "td3"])
+def test_pink_noise_finds_what_is_far_away_and_it_is_learnt(method):
+    """In the first 60 episodes white noise finds nothing; or hardly anything with TAAC, which repeats actions."""
+    pink = ["create_collector.explorer = @ColoredNoise()", "ColoredNoise.length = 60"]
+    bound = ["create_collector.uniform_initial_collect = False", "initial_collect_steps = 3600", "gamma = 0.95"]
+    bound += ["Td3Algorithm.exploration_noise = 1.0"] if method == "td3" else []
+    found = []
+    for noise, updates in ([], 1), (pink, 600):
+        trainer, episodes = point_mass(method, "Far-v0", *bound, *noise, updates=updates)
+        found.append(trainer.replay_buffer._storage.time_step.reward[:3600].sum().item())
+    assert found[1] > 5 * found[0] and found[1] > 10, found
+    assert summarize(episodes).return_mean > 25
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,25 @@ class Held(PointMass):
 gymnasium.register("taac-test/Held-v0", Held)
 
 
+class Far(PointMass):
+    """A point that starts at 0, with a reward of 1 at each of 60 steps that it ends farther than 2 from there.
+
+    Driving straight takes 21 steps to the first reward, so the best return is 40. A random walk hardly ever gets there.
+    """
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._x = 0.0
+        return np.zeros(1, dtype=np.float32), {}
+
+    def step(self, action):
+        observation, *_ = super().step(action)
+        return observation, float(abs(self._x) > 2), False, self._t >= 60, {}
+
+
+gymnasium.register("taac-test/Far-v0", Far)
+
+
 class Near(PointMass):
     """A point that starts nearer to 0."""
 

@@ -23,6 +23,9 @@ RISING = ("TempoRLAlgorithm.decision_price = @LinearSchedule()", "LinearSchedule
           "LinearSchedule.env_steps = 400")  # fmt: skip
 DELAYED = ("create_environment.wrappers = (@ActionDelay, @ObservationDelay)", "ActionDelay.steps = (0, 3)",
            "ActionDelay.observe_pending = True", "ObservationDelay.steps = 1")  # fmt: skip
+PINK = ("create_collector.explorer = @ColoredNoise()", "ColoredNoise.length = 150")
+RELATED = ("create_collector.explorer = @AutoregressiveNoise()", "ActorCriticAlgorithm.actor_regularizers = (@L2C2,)")
+OF_STATES = ("create_collector.explorer = @StateDependentNoise()",)
 EARLY = ("checkpoint_interval = 64", "initial_collect_steps = 160")
 NO_REPLAY = ("Saving.save_replay = False", "initial_collect_steps = 40")
 
@@ -70,6 +73,10 @@ MORE = (
     Setting("taac", "Hopper-v5", 2, "a learnt price of decisions", PRICED),
     Setting("temporl", "Pendulum-v1", 1, "a rising price of decisions", RISING),
     Setting("sac", "Hopper-v5", 2, "delays, asynchronous", (*DELAYED, *ASYNCHRONOUS)),
+    Setting("sac", "Pendulum-v1", 2, "pink noise", PINK),
+    Setting("sac", "Hopper-v5", 2, "pink noise, collectors", (*PINK, "create_experiment.collectors = 2")),
+    Setting("taac", "Hopper-v5", 2, "autoregressive noise, L2C2", RELATED),
+    Setting("td3", "Pendulum-v1", 1, "state-dependent noise", OF_STATES),
     Setting("sac", "Pendulum-v1", 2, "collectors, ICM and RND", (*SIGNALS, "create_experiment.collectors = 2")),
     Setting("taac", "LunarLanderContinuous-v3", 32, "a checkpoint before any episode ends", EARLY),
     Setting("taac", "Hopper-v5", 1, "without the replay buffer", NO_REPLAY, compared="counters"),

@@ -11,8 +11,9 @@ import torch
 from taac import nest, specs
 from taac.acting.explorers import Explorer
 from taac.acting.metrics import Episode
+from taac.acting.noise import Noise
 from taac.algorithms.agent import Agent
-from taac.data_structures import Experience, Nest, TimeStep
+from taac.data_structures import Experience
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed
 from taac.replay import ReplayBuffer
@@ -57,7 +58,7 @@ class Collecting:
 
     def __init__(self, environment: VectorEnvironment, agent: Agent, replay: Frames, signal_returns: bool = False):
         self.environment, self.agent, self._replay = environment, agent, replay
-        self.explorer: Explorer | None = None
+        self.explorer: Explorer | Noise | None = None
         self._with_signal_returns = signal_returns and bool(agent.signals)
         self.env_steps = self.decisions = self.episodes = self.num_restarts = 0
         self.ended: list[Episode] = []
@@ -83,8 +84,8 @@ class Collecting:
         """Truncates the running episodes after a failure that `restart` cannot mend. A resumed run begins new ones."""
         raise NotImplementedError
 
-    def acting(self) -> tuple[TimeStep | None, Nest]:
-        """Returns the frame that this process acts at next and the agent's state there; None if it does not act."""
+    def acting(self) -> tuple[Any, ...]:
+        """Returns arguments like those of the agent's next `rollout_step` in this process; None and () if it does not act."""
         return None, ()
 
     def summaries(self) -> dict[str, float]:

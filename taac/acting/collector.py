@@ -13,6 +13,7 @@ from taac.acting.action_log import ActionLog, ReplayMismatch
 from taac.acting.collecting import Collecting, Frames
 from taac.acting.explorers import Explorer
 from taac.acting.metrics import EpisodeRecorder
+from taac.acting.noise import Noise
 from taac.acting.random_numbers import TRAINING, RandomNumbers, derived_seed
 from taac.acting.rollout import Rollout
 from taac.algorithms.agent import Agent
@@ -31,7 +32,7 @@ class Collector(Collecting):
     Args:
         environment, agent, replay, signal_returns: as in `Collecting`.
         seed: of the run. The environments' seeds are derived from it.
-        explorer: may replace the agent's actions after the first `uniform_steps`.
+        explorer: may replace the agent's actions, or draws their noise, after the first `uniform_steps`.
         uniform_steps: environment steps at the beginning of the run that take uniformly random actions.
 
     Attributes:
@@ -47,7 +48,7 @@ class Collector(Collecting):
         agent: Agent,
         replay: Frames,
         seed: int,
-        explorer: Explorer | None = None,
+        explorer: Explorer | Noise | None = None,
         uniform_steps: int = 0,
         signal_returns: bool = False,
     ):
@@ -72,24 +73,34 @@ class Collector(Collecting):
 
     def explore(self, time_step: TimeStep, state: Nest) -> AlgStep:
         """Returns the agent's collecting step, or the explorer's replacement of it, which must be in [-1, 1]."""
-        alg_step = self.agent.rollout_step(time_step, state)
-        if self.explorer is not None:
-            if self._explorer_state is None:
-                self._explorer_state = self.explorer.initial_state(alg_step.output)
-            alg_step, self._explorer_state = self.explorer.step(
-                time_step, alg_step, self._explorer_state, self.env_steps,
-                lambda: self.agent.unobserved_random_step(time_step, state).output,
-            )  # fmt: skip
-            for leaf in nest.flatten(alg_step.output):
-                if leaf.is_floating_point() and bool((leaf.abs() > 1.0 + _ROUNDING).any()):
-                    raise TaacError(
-                        f"create_collector.explorer {type(self.explorer).__name__} returned the action {leaf.tolist()}, outside "
-                        "[-1, 1], the scale in which agents act: clamp it"
-                    )
+        if self.explorer is None:
+            return self.agent.rollout_step(time_step, state)
+        if self._explorer_state is None:
+            self._explorer_state = self._first_explorer_state(self.explorer)
+        if isinstance(self.explorer, Noise):
+            noise, self._explorer_state = self.explorer.draw(self.agent, time_step, self._explorer_state)
+            return self.agent.rollout_step(time_step, state, noise)
+        alg_step, self._explorer_state = self.explorer.step(
+            time_step, self.agent.rollout_step(time_step, state), self._explorer_state, self.env_steps,
+            lambda: self.agent.unobserved_random_step(time_step, state).output,
+        )  # fmt: skip
+        for leaf in nest.flatten(alg_step.output):
+            if leaf.is_floating_point() and bool((leaf.abs() > 1.0 + _ROUNDING).any()):
+                raise TaacError(
+                    f"create_collector.explorer {type(self.explorer).__name__} returned the action {leaf.tolist()}, outside "
+                    "[-1, 1], the scale in which agents act: clamp it"
+                )
         return alg_step
 
-    def acting(self) -> tuple[TimeStep | None, Nest]:
-        return self.rollout.time_step, self.rollout.state
+    def _first_explorer_state(self, explorer: Explorer | Noise) -> Nest:
+        if isinstance(explorer, Noise):
+            return explorer.initial_state(self.agent, self.environment.num_envs)
+        blank = specs.zeros(self.environment.action_spec, self.environment.num_envs, device=self.agent.device)
+        return explorer.initial_state(blank)
+
+    def acting(self) -> tuple[Any, ...]:
+        noise = [self.explorer.blank(self.agent, self.environment.num_envs)] if isinstance(self.explorer, Noise) else []
+        return self.rollout.time_step, self.rollout.state, *noise
 
     # Failures --------------------------------------------------------------------------------------------------------
 
@@ -195,8 +206,7 @@ class Collector(Collecting):
         self.rollout.state = _packed(self.rollout.state, state["policy"], device)
         self.rollout.replay_actions(self._actions, self._environment_seed(), numbers, state["time_step"])
         if state["explorer"] is not None and self.explorer is not None:
-            blank = specs.zeros(self.environment.action_spec, self.environment.num_envs, device=device)
-            self._explorer_state = _packed(self.explorer.initial_state(blank), state["explorer"], device)
+            self._explorer_state = _packed(self._first_explorer_state(self.explorer), state["explorer"], device)
         self._recorder.load_state_dict(state["episodes"])
 
 

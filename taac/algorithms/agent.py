@@ -23,7 +23,7 @@ from taac.networks import ObservationNormalizer, RewardNormalizer, RewardScaler
 from taac.specs import observed
 
 Role = Literal["learn", "collect", "act", "value"]
-Policy = Callable[[TimeStep, Nest], AlgStep]
+Policy = Callable[..., AlgStep]  # of a time step and a state
 
 
 class Agent(nn.Module):
@@ -148,13 +148,22 @@ class Agent(nn.Module):
 
         return self._act(step, time_step, state)
 
-    def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+    def rollout_step(self, time_step: TimeStep, state: Nest, *noise: torch.Tensor) -> AlgStep:
+        """Acts to explore, with `noise` `[B(, N), A]` if it is given; see `taac/acting/noise.py`."""
         self.count(time_step)
-        return self._act(self._rollout_step, time_step, state)
+        return self._act(self._rollout_step, time_step, state, *noise)
 
-    def acting_call(self, time_step: TimeStep, state: Nest) -> tuple[Policy, tuple[Nest, ...]]:
+    def acting_call(self, time_step: TimeStep, state: Nest, *noise: torch.Tensor) -> tuple[Policy, tuple[Nest, ...]]:
         """Returns the function that `rollout_step` calls, compiled or not, and arguments like those that it is called with."""
-        return self._rollout_step, (self._seen(time_step), state)
+        return self._rollout_step, (self._seen(time_step), state, *noise)
+
+    @torch.inference_mode()
+    def actor_features(self, time_step: TimeStep) -> torch.Tensor:
+        """Returns what the actor sees of the observations `[B, ...]`, `[B(, N), F]`."""
+        if self.agents is None:
+            return self.algorithm.actor_features(self._seen(time_step).observation)
+        folded = self.algorithm.actor_features(self._seen(self.agents.fold(time_step, 0)).observation)
+        return folded.unflatten(0, (-1, self.agents.count))
 
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         self.count(time_step)
@@ -164,10 +173,11 @@ class Agent(nn.Module):
         """Acts like `random_step`, but does not update the statistics of rollouts."""
         return self._act(self.algorithm.random_step, time_step, state)
 
-    def _act(self, step: Policy, time_step: TimeStep, state: Nest) -> AlgStep:
+    def _act(self, step: Policy, time_step: TimeStep, state: Nest, *noise: torch.Tensor) -> AlgStep:
         if self.agents is None:
-            return step(self._seen(time_step), state)
-        return self.agents.act(lambda t, s: step(self._seen(t), s), self.algorithm.initial_state, time_step, state)
+            return step(self._seen(time_step), state, *noise)
+        folded = [x.flatten(0, 1) for x in noise]
+        return self.agents.act(lambda t, s: step(self._seen(t), s, *folded), self.algorithm.initial_state, time_step, state)
 
     def count(self, time_step: TimeStep) -> None:
         """Adds the frames `[B]` of a rollout to the statistics of observations and of returns."""

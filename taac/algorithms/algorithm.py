@@ -54,6 +54,9 @@ class Algorithm(ForwardingConstructor, nn.Module):
     burn_in = 0  # first frames of a segment that are not learnt from
     reward_scale = 1.0  # factor applied to rewards in learning
     switch_threshold: float | None = None  # a greedy agent switches where the probability is above it; None: it has none
+    takes_noise = False  # whether `rollout_step` takes the noise of its continuous action, see `taac/acting/noise.py`
+    action_size: int  # A, the width of that noise
+    actor_feature_size: int  # of `actor_features`
     info_depends_on_action = True  # whether `info` depends on the chosen action: then explorers must not change it
 
     @property
@@ -95,12 +98,19 @@ class Algorithm(ForwardingConstructor, nn.Module):
         raise self._undefined("predict_step")
 
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        """Acts to explore. `info` is stored in the replay buffer and holds what training needs of this frame."""
+        """Acts to explore. `info` is stored in the replay buffer and holds what training needs of this frame.
+
+        If `takes_noise`, a third argument may be the standard normal numbers `[B, A]` that its action is made of.
+        """
         raise self._undefined("rollout_step")
 
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         """Acts uniformly at random, to collect experience before training begins. Returns the same `info` as `rollout_step`."""
         raise self._undefined("random_step")
+
+    def actor_features(self, observation: Nest) -> torch.Tensor:
+        """Returns what the actor sees of an observation, `[..., F]`; of algorithms that take noise."""
+        raise self._undefined("actor_features")
 
     def action_values(self, time_step: TimeStep, state: Nest, step: AlgStep) -> tuple[torch.Tensor, Nest]:
         """Returns the critics' values of an action and of the choices that the policy has there.

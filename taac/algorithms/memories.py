@@ -80,9 +80,10 @@ class Memories:
         return self.greedy_step(time_step, features, epsilon)._replace(state=next_state, info=state)
 
     @torch.inference_mode()
-    def rollout_step(self, time_step: TimeStep, state: RecurrentState) -> AlgStep:
+    def rollout_step(self, time_step: TimeStep, state: RecurrentState, noise: torch.Tensor | None = None) -> AlgStep:
         features, next_state = self.remember(time_step, state)
-        return self.sampled_step(time_step, features)._replace(state=next_state, info=state)
+        given = () if noise is None else (noise,)  # of an algorithm that takes noise
+        return self.sampled_step(time_step, features, *given)._replace(state=next_state, info=state)
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: RecurrentState) -> AlgStep:

@@ -47,7 +47,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
             range.
     """
 
-    has_proposal = True
+    has_proposal = takes_noise = True
     always_on_last_frame = False  # True for methods whose own train_step learns on all frames
 
     def __init__(
@@ -95,8 +95,8 @@ class SacAlgorithm(ActorCriticAlgorithm):
         return self.greedy_step(time_step, self.actor_features(time_step.observation), epsilon)
 
     @torch.inference_mode()
-    def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        return self.sampled_step(time_step, self.actor_features(time_step.observation))
+    def rollout_step(self, time_step: TimeStep, state: Nest, noise: torch.Tensor | None = None) -> AlgStep:
+        return self.sampled_step(time_step, self.actor_features(time_step.observation), noise)
 
     def greedy_step(self, time_step: TimeStep, features: torch.Tensor, epsilon: float) -> AlgStep:
         """Returns the step of `predict_step`, given the actor's features `[B, F]`."""
@@ -104,10 +104,10 @@ class SacAlgorithm(ActorCriticAlgorithm):
         action = distributions.squashed_normal_mode(mean, log_std, epsilon)
         return self.execute(time_step, action)._replace(policy=(mean, log_std))
 
-    def sampled_step(self, time_step: TimeStep, features: torch.Tensor) -> AlgStep:
+    def sampled_step(self, time_step: TimeStep, features: torch.Tensor, noise: torch.Tensor | None = None) -> AlgStep:
         """Returns the step of `rollout_step`, given the actor's features `[B, F]`."""
         mean, log_std = self.actor(features)
-        action = distributions.squashed_normal_action(mean, log_std)
+        action = distributions.squashed_normal_action(mean, log_std, noise)
         return self.execute(time_step, action)._replace(policy=(mean, log_std))
 
     @torch.inference_mode()

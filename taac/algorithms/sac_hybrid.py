@@ -60,7 +60,7 @@ class SacHybridAlgorithm(TaacAlgorithm):
             raise TaacError(
                 "SacHybridAlgorithm learns its switch, so b1_advantage_clipping has no effect: remove it"
             )
-        self.switch_network = SwitchNetwork(self.tau_embedding.output_size, switch_hidden_layers)
+        self.switch_network = SwitchNetwork(self.tau_embedding.output_size, 1, switch_hidden_layers)
 
     def switching_probability(
         self,

@@ -95,10 +95,10 @@ class MixedSacAlgorithm(SacAlgorithm):
         return self.execute(time_step, self.mixed.join(choice, action))._replace(policy=(probs, (mean, log_std)))
 
     @torch.inference_mode()
-    def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+    def rollout_step(self, time_step: TimeStep, state: Nest, noise: torch.Tensor | None = None) -> AlgStep:
         features, seen = self.encode(time_step.observation)
         mean, log_std = self.actor(seen)
-        action = distributions.squashed_normal_action(mean, log_std)
+        action = distributions.squashed_normal_action(mean, log_std, noise)
         probs = self._choice_probs(self.least_value(self.q_values(self.critics, features, action)))
         step = self.execute(time_step, self.mixed.join(distributions.categorical_sample(probs), action))
         return step._replace(policy=(probs, (mean, log_std)))

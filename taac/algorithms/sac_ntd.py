@@ -44,6 +44,7 @@ class SacNtdAlgorithm(SacAlgorithm):
     td_loss: RetraceTDLoss
     default_td_loss: type[BaseTDLoss] = RetraceTDLoss
     stores_probabilities = True
+    takes_noise = False  # Retrace needs the probability of an action given those before
 
     def __init__(self, observation_spec: Nest, action_spec: Any, **sac_arguments: Any):
         super().__init__(observation_spec, action_spec, **sac_arguments)
@@ -51,7 +52,7 @@ class SacNtdAlgorithm(SacAlgorithm):
             raise TaacError(f"SacNtdAlgorithm.td_loss must be @RetraceTDLoss(), got {type(self.td_loss).__name__}")
 
     @torch.inference_mode()
-    def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+    def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:  # type: ignore[override]
         mean, log_std = self.actor(self.actor_features(time_step.observation))
         pre_tanh = mean + log_std.exp() * torch.randn_like(mean)
         log_mu = distributions.squashed_normal_log_prob(pre_tanh, mean, log_std)

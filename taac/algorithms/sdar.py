@@ -74,7 +74,7 @@ class SdarAlgorithm(SacAlgorithm):
     ):
         super().__init__(observation_spec, action_spec, **sac_arguments)
         self.selection_embedding = TrajectoryEmbedding(self.actor_feature_size, [self.action_size])
-        self.selection = SwitchNetwork(self.selection_embedding.output_size, selection_hidden_layers, self.action_size)
+        self.selection = SwitchNetwork(self.selection_embedding.output_size, self.action_size, selection_hidden_layers)
         target = target_entropies.of_choices(
             2, beta_min_prob, beta_target_entropy, "SdarAlgorithm.beta_target_entropy", times=self.action_size
         )
@@ -101,12 +101,12 @@ class SdarAlgorithm(SacAlgorithm):
         return self._mix(before, a_hat, act, probability)._replace(policy=(mean, log_std))
 
     @torch.inference_mode()
-    def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+    def rollout_step(self, time_step: TimeStep, state: Nest, noise: torch.Tensor | None = None) -> AlgStep:
         features, before = self.actor_features(time_step.observation), time_step.prev_action
         probability = self._acting_probability(features, time_step)
         act = torch.rand_like(probability) < probability
         mean, log_std = self._propose(features, before, act.to(before.dtype))
-        a_hat = distributions.squashed_normal_action(mean, log_std)
+        a_hat = distributions.squashed_normal_action(mean, log_std, noise)
         return self._mix(before, a_hat, act, probability)._replace(policy=(mean, log_std))
 
     @torch.inference_mode()

@@ -83,7 +83,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     default_td_loss: type[BaseTDLoss] = TAACTDLoss
     switch_threshold: float = 0.5
-    has_proposal = True
+    has_proposal = takes_noise = True
 
     def __init__(
         self,
@@ -150,12 +150,12 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         return self._execute(time_step, state, a_hat, switch)._replace(switch_probability=beta_1, policy=(mean, log_std))
 
     @torch.inference_mode()
-    def rollout_step(self, time_step: TimeStep, state: TaacState) -> AlgStep:
+    def rollout_step(self, time_step: TimeStep, state: TaacState, noise: torch.Tensor | None = None) -> AlgStep:
         state = self._first_tau(time_step, state)
         features, seen = self.encode(time_step.observation)
         embedded = self.tau_embedding(seen, state.tau)
         mean, log_std = self.actor(embedded)
-        a_hat = distributions.squashed_normal_action(mean, log_std)
+        a_hat = distributions.squashed_normal_action(mean, log_std, noise)
         beta_1 = self.switching_probability(features, embedded, state.tau, a_hat, state.switch_state)
         drawn = torch.rand_like(beta_1) < beta_1
         return self._execute(time_step, state, a_hat, drawn)._replace(switch_probability=beta_1, policy=(mean, log_std))

@@ -45,7 +45,7 @@ class Td3Algorithm(ActorCriticAlgorithm):
         TaacError: a discrete, nested or unscaled action space; settings out of range.
     """
 
-    has_proposal = True
+    has_proposal = takes_noise = True
     exploration_noise: float
     target_actor_encoder: nn.Module | None
 
@@ -92,16 +92,17 @@ class Td3Algorithm(ActorCriticAlgorithm):
         return self._execute(time_step, action)._replace(policy=(mean, torch.full_like(mean, -math.inf)))
 
     @torch.inference_mode()
-    def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        return self._execute(time_step, self._explored(torch.tanh(self.actor(self.actor_features(time_step.observation)))))
+    def rollout_step(self, time_step: TimeStep, state: Nest, noise: torch.Tensor | None = None) -> AlgStep:
+        greedy = torch.tanh(self.actor(self.actor_features(time_step.observation)))
+        return self._execute(time_step, self._explored(greedy, noise))
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         batch, device = time_step.step_type.shape[0], time_step.step_type.device
         return self._execute(time_step, torch.empty(batch, self.action_size, device=device).uniform_(-1.0, 1.0))
 
-    def _explored(self, action: torch.Tensor) -> torch.Tensor:
-        return (action + self.exploration_noise * torch.randn_like(action)).clamp(-1.0, 1.0)
+    def _explored(self, action: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
+        return (action + self.exploration_noise * (torch.randn_like(action) if noise is None else noise)).clamp(-1.0, 1.0)
 
     @staticmethod
     def _execute(time_step: TimeStep, action: torch.Tensor) -> AlgStep:

@@ -115,10 +115,10 @@ class TempoRLAlgorithm(SacAlgorithm):
         return step._replace(policy=(mean, log_std))
 
     @torch.inference_mode()
-    def rollout_step(self, time_step: TimeStep, state: TempoRLState) -> AlgStep:
+    def rollout_step(self, time_step: TimeStep, state: TempoRLState, noise: torch.Tensor | None = None) -> AlgStep:
         features, seen = self.encode(time_step.observation)
         mean, log_std = self.actor(seen)
-        action = distributions.squashed_normal_action(mean, log_std)
+        action = distributions.squashed_normal_action(mean, log_std, noise)
         step = self._commit(state, action, self._duration(features, action, self.skip_epsilon))
         return step._replace(policy=(mean, log_std))
 

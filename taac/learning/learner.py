@@ -410,20 +410,21 @@ class Learner:
         self.agent.compile_programs()
         self._use_products(resolve(self._matmul, self.agent.device, compiled=True))
 
-    def compile_ahead(self, blank: Batch, time_step: TimeStep | None, state: Nest) -> None:
+    def compile_ahead(self, blank: Batch, time_step: TimeStep | None, state: Nest, *noise: torch.Tensor) -> None:
         """Begins to compile the programs in another process, if they are compiled; see `machine.compiled.compile_ahead`.
 
         `wait_for_programs` then waits until that is done, or until its argument returns true.
 
         Args:
             blank: a batch of the shapes that updates will have.
-            time_step, state: a frame like those in rollouts, and the agent's state there; None if this process has no rollouts.
+            time_step, state, noise: what acts in rollouts: a frame, the agent's state there, and its noise if the explorer draws
+                it; None if this process has no rollouts.
         """
         if not self.agent.compiled:
             return
         calls: list[Any] = []
         if time_step is not None and self.agent.agents is None:
-            calls.append(self.agent.acting_call(time_step, state))
+            calls.append(self.agent.acting_call(time_step, state, *noise))
         with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]):  # an error on blank frames proves nothing
             prepared = copy.deepcopy(self.agent).prepare(blank.experience)
             calls.append((self._program, (prepared, self._prepare_weights(blank.weights))))

@@ -1,8 +1,9 @@
-"""Actors: map features to the mean and log standard deviation of a squashed normal, or to the logits of choices."""
+"""Actors and switches: hidden layers and a head that maps features to what a policy is made of."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import gin
 import torch
@@ -14,15 +15,13 @@ from taac.errors import TaacError
 from taac.networks.layers import InitialWeights, Mlp, head_linear, in_full_precision, scaled_linear
 
 
-@gin.configurable
-class ActorNetwork(nn.Module):
-    """Hidden layers, then mean and state-dependent log standard deviation (of the normal before tanh).
+class HeadNetwork(nn.Module):
+    """Hidden layers, then a linear head.
 
     Args:
         input_size: width of the features.
-        action_size: dimensions A of the action.
+        outputs: width of the result.
         hidden_layers: widths.
-        log_std_min, log_std_max: the log standard deviation is clipped to this range.
         initial_weights: "published": as in TAAC's original code, the weights of hidden layers are Xavier-uniform, the head's are
             truncated normal with gain 0.3, and biases are 0. "torch": weights and biases of each layer are uniform in
             [-w, w] with w = 1 / sqrt(its inputs), as `torch.nn.Linear` makes them and most PyTorch implementations of SAC
@@ -32,7 +31,40 @@ class ActorNetwork(nn.Module):
             torch.nn, or one of your own.
 
     Raises:
-        TaacError: `log_std_min` not below `log_std_max`; settings out of range; an activation that is already constructed.
+        TaacError: settings out of range; an activation that is already constructed.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        outputs: int,
+        hidden_layers: Sequence[int] = (256, 256),
+        head_init_range: float | None = None,
+        head_bias_init_range: float | None = None,
+        activation: Callable[..., nn.Module] = nn.ReLU,
+        initial_weights: InitialWeights = "published",
+    ):
+        super().__init__()
+        self.hidden = Mlp(input_size, hidden_layers, activation, initial_weights)
+        fan_in = hidden_layers[-1] if hidden_layers else input_size
+        self.head = head_linear(fan_in, outputs, head_init_range, head_bias_init_range, initial_weights)
+
+    def forward(self, features: torch.Tensor) -> Any:
+        """Maps features `[..., input_size]` to `[..., outputs]`."""
+        return in_full_precision(self.head, self.hidden(features))
+
+
+@gin.configurable
+class ActorNetwork(HeadNetwork):
+    """Mean and state-dependent log standard deviation of the normal before tanh.
+
+    Args:
+        action_size: dimensions A of the action.
+        log_std_min, log_std_max: the log standard deviation is clipped to this range.
+        input_size, hidden_layers, initial_weights, head_init_range, head_bias_init_range, activation: see `HeadNetwork`.
+
+    Raises:
+        TaacError: `log_std_min` not below `log_std_max`; errors of `HeadNetwork`.
     """
 
     def __init__(
@@ -47,111 +79,33 @@ class ActorNetwork(nn.Module):
         activation: Callable[..., nn.Module] = nn.ReLU,
         initial_weights: InitialWeights = "published",
     ):
-        super().__init__()
         if log_std_min >= log_std_max:
             raise TaacError(f"ActorNetwork: log_std_min {log_std_min} must be below log_std_max {log_std_max}")
-        self.hidden = Mlp(input_size, hidden_layers, activation, initial_weights)
-        fan_in = hidden_layers[-1] if hidden_layers else input_size
-        self.head = head_linear(fan_in, 2 * action_size, head_init_range, head_bias_init_range, initial_weights)
+        outputs = 2 * action_size
+        super().__init__(
+            input_size, outputs, hidden_layers, head_init_range, head_bias_init_range, activation, initial_weights
+        )
         self.log_std_min, self.log_std_max = log_std_min, log_std_max
 
     def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Maps features `[..., input_size]` to mean and log standard deviation, `[..., A]` each."""
-        mean, log_std = in_full_precision(self.head, self.hidden(features)).chunk(2, dim=-1)
+        mean, log_std = super().forward(features).chunk(2, dim=-1)
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
 
 
 @gin.configurable
-class DeterministicActorNetwork(nn.Module):
-    """Hidden layers, then one action for each state, before tanh.
-
-    Args:
-        input_size: width of the features.
-        action_size: dimensions A of the action.
-        hidden_layers: widths.
-        initial_weights, head_init_range, head_bias_init_range, activation: see `ActorNetwork`.
-    """
-
-    def __init__(
-        self,
-        input_size: int,
-        action_size: int,
-        hidden_layers: Sequence[int] = (256, 256),
-        head_init_range: float | None = None,
-        head_bias_init_range: float | None = None,
-        activation: Callable[..., nn.Module] = nn.ReLU,
-        initial_weights: InitialWeights = "published",
-    ):
-        super().__init__()
-        self.hidden = Mlp(input_size, hidden_layers, activation, initial_weights)
-        fan_in = hidden_layers[-1] if hidden_layers else input_size
-        self.head = head_linear(fan_in, action_size, head_init_range, head_bias_init_range, initial_weights)
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Maps features `[..., input_size]` to actions before tanh, `[..., A]`."""
-        return in_full_precision(self.head, self.hidden(features))
+class DeterministicActorNetwork(HeadNetwork):
+    """One action for each state, before tanh. `HeadNetwork` has the arguments."""
 
 
 @gin.configurable
-class CategoricalActorNetwork(nn.Module):
-    """Hidden layers, then a logit for each choice of a discrete action.
-
-    Args:
-        input_size: width of the features.
-        num_choices: C.
-        hidden_layers: widths.
-        initial_weights, head_init_range, head_bias_init_range, activation: see `ActorNetwork`.
-    """
-
-    def __init__(
-        self,
-        input_size: int,
-        num_choices: int,
-        hidden_layers: Sequence[int] = (256, 256),
-        head_init_range: float | None = None,
-        head_bias_init_range: float | None = None,
-        activation: Callable[..., nn.Module] = nn.ReLU,
-        initial_weights: InitialWeights = "published",
-    ):
-        super().__init__()
-        self.hidden = Mlp(input_size, hidden_layers, activation, initial_weights)
-        fan_in = hidden_layers[-1] if hidden_layers else input_size
-        self.head = head_linear(fan_in, num_choices, head_init_range, head_bias_init_range, initial_weights)
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Maps features `[..., input_size]` to logits `[..., C]`."""
-        return in_full_precision(self.head, self.hidden(features))
+class CategoricalActorNetwork(HeadNetwork):
+    """A logit for each choice of a discrete action. `HeadNetwork` has the arguments."""
 
 
-@gin.configurable(denylist=["input_size", "hidden_layers", "num_switches"])
-class SwitchNetwork(nn.Module):
-    """Hidden layers, then the logits of switching.
-
-    Args:
-        input_size: width of the features.
-        hidden_layers: widths.
-        num_switches: number of switches, each independent of the others given the features.
-        initial_weights, head_init_range, head_bias_init_range, activation: see `ActorNetwork`.
-    """
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_layers: Sequence[int],
-        num_switches: int = 1,
-        head_init_range: float | None = None,
-        head_bias_init_range: float | None = None,
-        activation: Callable[..., nn.Module] = nn.ReLU,
-        initial_weights: InitialWeights = "published",
-    ):
-        super().__init__()
-        self.hidden = Mlp(input_size, hidden_layers, activation, initial_weights)
-        fan_in = hidden_layers[-1] if hidden_layers else input_size
-        self.head = head_linear(fan_in, num_switches, head_init_range, head_bias_init_range, initial_weights)
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Maps features `[..., input_size]` to logits `[..., num_switches]`."""
-        return in_full_precision(self.head, self.hidden(features))
+@gin.configurable(denylist=["input_size", "outputs", "hidden_layers"])
+class SwitchNetwork(HeadNetwork):
+    """The logits of switches, each independent of the others given the features. `HeadNetwork` has the arguments."""
 
 
 class TrajectoryEmbedding(nn.Module):

@@ -74,9 +74,9 @@ def squashed_normal_sample(mean: torch.Tensor, log_std: torch.Tensor) -> tuple[t
     return torch.tanh(pre_tanh), _log_prob_of_noise(noise, pre_tanh, log_std)
 
 
-def squashed_normal_action(mean: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
-    """The sample of `squashed_normal_sample` for the same noise, without its log-probability."""
-    return torch.tanh(torch.addcmul(mean, log_std.exp(), torch.randn_like(mean)))
+def squashed_normal_action(mean: torch.Tensor, log_std: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
+    """The sample of `squashed_normal_sample` for the same noise, or for a given one, without its log-probability."""
+    return torch.tanh(torch.addcmul(mean, log_std.exp(), torch.randn_like(mean) if noise is None else noise))
 
 
 def squashed_normal_mode(mean: torch.Tensor, log_std: torch.Tensor, epsilon: float = 0.0) -> torch.Tensor:

@@ -13,6 +13,7 @@ import torch
 from taac import nest, specs
 from taac.acting.collecting import Collecting, Frames, experience_spec
 from taac.acting.explorers import Explorer
+from taac.acting.noise import Noise
 from taac.algorithms.agent import Agent
 from taac.configuration import gin_state
 from taac.data_structures import FIRST, LAST, Experience, Nest, TimeStep
@@ -64,7 +65,7 @@ class RemoteCollector(Collecting):
         agent: Agent,
         replay: Frames,
         seed: int,
-        explorer: Explorer | None = None,
+        explorer: Explorer | Noise | None = None,
         uniform_steps: int = 0,
         signal_returns: bool = False,
         *,

@@ -17,6 +17,7 @@ from taac import nest
 from taac.acting.collector import Collector
 from taac.acting.explorers import Explorer
 from taac.acting.metrics import Episode
+from taac.acting.noise import Noise
 from taac.acting.random_numbers import RandomNumbers, seed_generators
 from taac.algorithms.agent import Agent
 from taac.configuration.gin_state import PortableConfig
@@ -39,7 +40,7 @@ class Plan(NamedTuple):
     num_envs: int
     seed: int
     uniform_steps: int
-    explorer: Explorer | None
+    explorer: Explorer | Noise | None
 
 
 class Order(NamedTuple):

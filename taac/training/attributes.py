@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from taac.acting.explorers import Explorer
+from taac.acting.noise import Noise
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
 from taac.algorithms.temperature import Temperature
 from taac.errors import TaacError, nearest
@@ -55,7 +56,7 @@ class Attributes:
     again (`CompiledFunction`).
     """
 
-    def __init__(self, learner: Learner, explorer: Explorer | None, schedules: Schedules, batch_size: Attribute):
+    def __init__(self, learner: Learner, explorer: Explorer | Noise | None, schedules: Schedules, batch_size: Attribute):
         self._learner, self._explorer, self._schedules, self._batch_size = learner, explorer, schedules, batch_size
         self._set: dict[str, float] = {}  # values that were set and that no other part saves
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from taac import nest, specs
 from taac.acting.explorers import Explorer
+from taac.acting.noise import Noise
 from taac.algorithms import Algorithm
 from taac.algorithms.agent import Agent
 from taac.algorithms.sac_mixed import MixedSacAlgorithm
@@ -184,12 +185,14 @@ def check_demonstrations(num_frames: int, segment_length: int) -> None:
         )
 
 
-def check_explorer(explorer: Explorer, algorithm: Algorithm, rollout_info: Nest, action_spec: Nest) -> None:
+def check_explorer(explorer: Explorer | Noise, algorithm: Algorithm, rollout_info: Nest, action_spec: Nest) -> None:
     """Refuses an explorer that cannot explore such actions, or whose actions the algorithm would not learn from.
 
     Args:
         rollout_info: what the algorithm stores with each frame.
     """
+    if isinstance(explorer, Noise):
+        return explorer.check(algorithm)
     if nest.flatten(rollout_info) and algorithm.info_depends_on_action:
         raise TaacError(
             f"create_collector.explorer {type(explorer).__name__} replaces actions, but {type(algorithm).__name__} also stores "

@@ -16,6 +16,7 @@ from taac.acting.collecting import Collecting, Offline, experience_spec
 from taac.acting.collector import Collector
 from taac.acting.evaluation import Evaluator
 from taac.acting.explorers import Explorer
+from taac.acting.noise import Noise
 from taac.acting.random_numbers import seed_generators
 from taac.algorithms import Algorithm
 from taac.algorithms.agent import Agent, Role
@@ -257,7 +258,7 @@ def create_collector(
     initial_collect_steps: int,
     number: int = 0,
     offline: bool = False,
-    explorer: Explorer | None = None,
+    explorer: Explorer | Noise | None = None,
     uniform_initial_collect: bool = True,
 ) -> Collecting:
     """Builds the collector.
@@ -265,7 +266,8 @@ def create_collector(
     Args:
         seed: of this rank's environments.
         initial_collect_steps, number, offline: `initial_collect_steps`, `collectors` and `offline` of the experiment.
-        explorer: may replace the policy's actions while collecting, after the initial collection; see `explorers`.
+        explorer: may replace the policy's actions while collecting, after the initial collection, see `explorers`; or draws
+            their noise, see `noise`.
         uniform_initial_collect: whether the first `initial_collect_steps` actions are uniformly random, instead of the untrained
             policy's.
     """

@@ -1,4 +1,4 @@
-"""CAPS: its loss by hand, whom it trains, what is refused, and that it smooths."""
+"""CAPS and L2C2: their losses by hand, whom they train, what is refused, and that they smooth."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+from taac import nest
 from taac.algorithms import (
     DiscreteSacAlgorithm,
     RecurrentSacAlgorithm,
@@ -15,10 +16,12 @@ from taac.algorithms import (
     SdarAlgorithm,
     TaacAlgorithm,
     Td3Algorithm,
+    actor_regularizers,
 )
-from taac.algorithms.actor_regularizers import CAPS
+from taac.algorithms.actor_regularizers import CAPS, L2C2
 from taac.data_structures import Experience
 from taac.errors import TaacError
+from taac.networks import DeterministicActorNetwork
 from taac.specs import bounded
 from tests.algorithms import reference
 from tests.algorithms.reference import ACTION_SPEC, BATCH, IS_LAST, NUM_ACTIONS, STEPS, VECTOR_SPEC
@@ -28,8 +31,15 @@ FAMILIES = [SacAlgorithm, Td3Algorithm, TaacAlgorithm]
 
 
 def made(family, *regularizers, **options):
-    shared = {name: ctor for name, ctor in reference.networks().items() if name != "actor_ctor" or family is not Td3Algorithm}
+    shared = reference.networks()
+    if family is Td3Algorithm:
+        shared["actor_ctor"] = functools.partial(DeterministicActorNetwork, hidden_layers=(5, 4))
     return reference.scrambled(family(VECTOR_SPEC, ACTION_SPEC, actor_regularizers=regularizers, **shared, **options))
+
+
+def scene(family):
+    """Frames that a family can learn from."""
+    return experience_of(TAAC) if family is TaacAlgorithm else Experience(reference.replayed(VECTOR_SPEC), ())
 
 
 def losses_of(algorithm, experience):
@@ -42,7 +52,7 @@ def losses_of(algorithm, experience):
 )
 def test_what_it_adds_is_the_distance_of_neighbouring_actions(family, options):
     """In time; and with a noise of 0 nothing in space. No pair of frames goes over the end of an episode."""
-    experience = experience_of(TAAC) if family is TaacAlgorithm else Experience(reference.replayed(VECTOR_SPEC), ())
+    experience = scene(family)
     plain_algorithm = made(family, **options)
     smooth = made(family, functools.partial(CAPS, temporal=0.75, spatial=2.0, noise=0.0), **options)
     smooth.load_state_dict(plain_algorithm.state_dict())
@@ -55,6 +65,75 @@ def test_what_it_adds_is_the_distance_of_neighbouring_actions(family, options):
                 expected[t, b] = 0.75 * math.sqrt(sum((mu[t, b, i] - mu[t + 1, b, i]).item() ** 2 for i in range(NUM_ACTIONS)))
     torch.testing.assert_close(found.loss - plain.loss, expected, rtol=1e-6, atol=1e-9)
     assert found.extra["loss/regularizer_caps"].item() == pytest.approx(expected[:-1][~IS_LAST[:-1]].mean().item())
+
+
+def patched(monkeypatch, draw):
+    """Replaces the u of L2C2. Returns the list of those that were used."""
+    used = []
+    monkeypatch.setattr(actor_regularizers, "_drawn", lambda x: used.append(draw(x)) or used[-1])
+    return used
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_l2c2_moves_each_number_towards_the_next_state_or_away_from_it(monkeypatch, family):
+    """One frame and number at a time. The actor of TAAC sees the trajectory too."""
+    drawn = actor_regularizers._drawn
+    used, experience, algorithm = patched(monkeypatch, drawn), scene(family), made(family)
+    loss = L2C2(lower=0.2, upper=0.8)(algorithm.proposal, experience)
+    u = used[0]
+    assert u.shape == (STEPS - 1, BATCH, 3) and u.min() < -0.8 and u.max() > 0.8
+    s, info, v = experience.time_step.observation, experience.rollout_info, (used[1:2] or [None])[0]
+    for t in range(STEPS - 1):
+        for b in range(BATCH):
+            near, here = s.clone(), info
+            for i in range(3):
+                near[t, b, i] = s[t, b, i] + u[t, b, i] * (s[t + 1, b, i] - s[t, b, i])
+            if family is TaacAlgorithm:
+                here = nest.map_structure(torch.clone, info)
+                for i in range(NUM_ACTIONS):
+                    here.tau_prev.a[t, b, i] += v[t, b, i] * (info.tau_prev.a[t + 1, b, i] - info.tau_prev.a[t, b, i])
+            before, after = algorithm.proposal(s, experience), algorithm.proposal(near, experience._replace(rollout_info=here))
+            epsilon = 0.2 / 0.6
+            weight = 0.8 * epsilon / (u[t, b].abs().max().item() + epsilon)
+            expected = weight * sum((before[t, b, i] - after[t, b, i]).item() ** 2 for i in range(NUM_ACTIONS))
+            assert loss[t, b].item() == pytest.approx(expected, rel=1e-4, abs=1e-9)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("u, weight", [(0.0, 0.0), (1.0, 0.2)])
+def test_at_the_next_state_l2c2_is_caps_in_time_squared(monkeypatch, family, u, weight):
+    """With the least weight; and 0 at the state itself."""
+    patched(monkeypatch, lambda x: torch.full_like(x, u) if x.is_floating_point() else x)
+    experience, algorithm = scene(family), made(family)
+    expected = weight * CAPS(spatial=0.0)(algorithm.proposal, experience).square()
+    found = L2C2(lower=0.2, upper=0.8)(algorithm.proposal, experience)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-9)
+
+
+def test_l2c2_is_part_of_the_loss_and_not_over_the_end_of_an_episode(monkeypatch):
+    patched(monkeypatch, torch.ones_like)
+    experience, plain = scene(SacAlgorithm), made(SacAlgorithm)
+    smooth = made(SacAlgorithm, functools.partial(L2C2, lower=0.25))
+    smooth.load_state_dict(plain.state_dict())
+    added = losses_of(smooth, experience).loss - losses_of(plain, experience).loss
+    mu = plain.proposal(experience.time_step.observation, experience)
+    expected = (0.25 * (mu[1:] - mu[:-1]).square().sum(-1)).masked_fill(IS_LAST[:-1], 0.0)
+    torch.testing.assert_close(added, torch.cat([expected, torch.zeros_like(expected[:1])]), rtol=1e-5, atol=1e-9)
+
+
+def test_l2c2_moves_no_pixels():
+    experience = Experience(reference.replayed(reference.IMAGE_SPEC), ())
+    seen = []
+
+    def proposal(observation, experience):
+        seen.append(observation)
+        return observation["vector"]
+
+    L2C2()(proposal, experience)
+    assert torch.equal(seen[0]["image"], seen[1]["image"]) and (seen[0]["vector"] != seen[1]["vector"]).any()
+    pixels = experience._replace(time_step=experience.time_step._replace(observation=seen[0]["image"]))
+    with pytest.raises(TaacError, match="pixels and choices alone"):
+        L2C2()(lambda observation, experience: observation, pixels)
 
 
 def test_noise_is_drawn_for_numbers_and_not_for_pixels():
@@ -72,44 +151,51 @@ def test_noise_is_drawn_for_numbers_and_not_for_pixels():
     assert (near["vector"] - own["vector"]).std().item() == pytest.approx(0.1, rel=0.3)
 
 
+@pytest.mark.parametrize("regularizer", [CAPS, L2C2])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_trains_the_actor_alone(family):
-    algorithm = made(family, CAPS)
-    experience = experience_of(TAAC) if family is TaacAlgorithm else Experience(reference.replayed(VECTOR_SPEC), ())
-    CAPS()(algorithm.proposal, experience).sum().backward()
+def test_it_trains_the_actor_alone(family, regularizer):
+    algorithm = made(family, regularizer)
+    regularizer()(algorithm.proposal, scene(family)).sum().backward()
     trained = {name.split(".")[0] for name, p in algorithm.named_parameters() if p.grad is not None and p.grad.any()}
     assert trained == ({"actor", "tau_embedding"} if family is TaacAlgorithm else {"actor"})
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_actor_becomes_smoother(family):
-    algorithm = made(family, functools.partial(CAPS, temporal=300.0, spatial=0.0))
-    experience = experience_of(TAAC) if family is TaacAlgorithm else Experience(reference.replayed(VECTOR_SPEC), ())
-    optimizer = torch.optim.Adam(algorithm.parameter_groups()["actor"], 3e-3)
-    before = CAPS(spatial=0.0)(algorithm.proposal, experience).mean().item()
-    for _ in range(100):
-        optimizer.zero_grad()
-        losses_of(algorithm, experience).loss.mean().backward()
-        optimizer.step()
-    assert CAPS(spatial=0.0)(algorithm.proposal, experience).mean().item() < 0.3 * before
+@pytest.mark.parametrize(
+    "smoother", [functools.partial(CAPS, temporal=300.0, spatial=0.0), functools.partial(L2C2, lower=300.0, upper=1000.0)]
+)
+def test_the_actor_becomes_smoother(family, smoother):
+    """Than the same actor after as many updates without it."""
+    plain, experience, smooth = made(family), scene(family), made(family, smoother)
+    smooth.load_state_dict(plain.state_dict())
+    for algorithm in (plain, smooth):
+        optimizer = torch.optim.Adam(algorithm.parameter_groups()["actor"], 1e-2)
+        for _ in range(100):
+            optimizer.zero_grad()
+            losses_of(algorithm, experience).loss.mean().backward()
+            optimizer.step()
+    before, after = (CAPS(spatial=0.0)(algorithm.proposal, experience).mean().item() for algorithm in (plain, smooth))
+    assert after < 0.3 * before
 
 
-def test_equal_states_have_a_gradient_of_zero():
+@pytest.mark.parametrize("regularizer", [functools.partial(CAPS, spatial=0.0), L2C2])
+def test_equal_states_have_a_gradient_of_zero(regularizer):
     time_step = reference.replayed(VECTOR_SPEC)
     time_step.observation[:] = time_step.observation[:1]
     algorithm = made(SacAlgorithm)
-    CAPS(spatial=0.0)(algorithm.proposal, Experience(time_step, ())).sum().backward()
+    regularizer()(algorithm.proposal, Experience(time_step, ())).sum().backward()
     assert all(p.grad is None or torch.isfinite(p.grad).all() for p in algorithm.parameters())
 
 
 @pytest.mark.parametrize(
-    "settings, message",
-    [({"temporal": -1.0}, r"CAPS\.temporal must be 0 or more, got -1\.0"), ({"noise": math.inf}, r"CAPS\.noise must be 0"),
-     ({"temporal": 0.0, "spatial": 0.0}, "both 0")],
+    "regularizer, settings, message",
+    [(CAPS, {"temporal": -1.0}, r"CAPS\.temporal must be 0 or more, got -1\.0"),
+     (CAPS, {"noise": math.inf}, r"CAPS\.noise must be 0"), (CAPS, {"temporal": 0.0, "spatial": 0.0}, "both 0"),
+     (L2C2, {"lower": 0.0}, r"0 < lower < upper, got lower = 0\.0 and upper = 1\.0"), (L2C2, {"upper": 0.01}, "lower < upper")],
 )  # fmt: skip
-def test_bad_settings_are_refused(settings, message):
+def test_bad_settings_are_refused(regularizer, settings, message):
     with pytest.raises(TaacError, match=message):
-        CAPS(**settings)
+        regularizer(**settings)
 
 
 @pytest.mark.parametrize("family", [DiscreteSacAlgorithm, RecurrentSacAlgorithm, SdarAlgorithm])

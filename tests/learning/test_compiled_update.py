@@ -75,8 +75,9 @@ def test_an_update_of_each_family(method, traced_only):
     [
         [PRIORITIZED, "Learner.max_grad_norm = 0.5", "create_agent.normalize_rewards = True"],
         ["TAACTDLoss.huber_delta = 0.5", "Learner.optimizer_ctor = @AdamW", "AdamW.eps = 1e-4"],
+        ["ActorCriticAlgorithm.actor_regularizers = (@CAPS, @L2C2)"],
     ],
-    ids=["prioritised and clipped", "Huber's error and another optimizer"],
+    ids=["prioritised and clipped", "Huber's error and another optimizer", "smooth actors"],
 )
 def test_what_stands_around_the_loss(params, traced_only):
     params = ["hidden_layers = (8,)", "initial_collect_steps = 60", *params]

@@ -32,7 +32,7 @@ def both(function):
         lambda: CriticEnsemble(6, 2, hidden_layers=(), num_choices=3, last_init_range=9.0),
         lambda: ActorNetwork(6, 2, hidden_layers=()),
         lambda: CategoricalActorNetwork(6, 4, hidden_layers=()),
-        lambda: SwitchNetwork(6, hidden_layers=(), num_switches=2),
+        lambda: SwitchNetwork(6, 2, hidden_layers=()),
     ],
     ids=["critics", "critics of two rewards and three choices", "actor", "categorical actor", "switch"],
 )

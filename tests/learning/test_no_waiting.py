@@ -119,8 +119,10 @@ def test_a_traced_program(method):
         ("taac", OF_TAAC),
         ("sac", ["Learner.weight_decay = {'critic': 1e-3}", "Learner.diagnostics = 'histograms'"]),
         ("sac", ["Learner.diagnostics = 'off'"]),
+        ("taac", ["ActorCriticAlgorithm.actor_regularizers = (@CAPS, @L2C2)"]),
     ],
-    ids=["prioritised", "clipped", "signals", "schedules of SAC", "schedules of TAAC", "histograms", "no diagnostics"],
+    ids=["prioritised", "clipped", "signals", "schedules of SAC", "schedules of TAAC", "histograms", "no diagnostics",
+         "smooth actors"],
 )
 def test_what_stands_around_the_loss(method, params):
     updates(built(method, *params), 2)

@@ -12,7 +12,7 @@ from tests.networks.uniform import assert_uniform
 HEADS = [
     (lambda **ranges: ActorNetwork(20, 40, (50,), **ranges).head, "head"),
     (lambda **ranges: CategoricalActorNetwork(20, 80, (50,), **ranges).head, "head"),
-    (lambda **ranges: SwitchNetwork(20, (50,), 80, **ranges).head, "head"),
+    (lambda **ranges: SwitchNetwork(20, 80, (50,), **ranges).head, "head"),
     (lambda **ranges: CriticEnsemble(20, hidden_layers=(50,), num_choices=80, **ranges).last, "last"),
 ]
 
@@ -38,7 +38,7 @@ def test_weights_and_biases_of_last_layers_have_ranges_of_their_own(make, name):
 NETWORKS = {
     "actor": (lambda **settings: ActorNetwork(50, 40, (400, 200), **settings), "head"),
     "categorical": (lambda **settings: CategoricalActorNetwork(50, 80, (400, 200), **settings), "head"),
-    "switch": (lambda **settings: SwitchNetwork(50, (400, 200), 80, **settings), "head"),
+    "switch": (lambda **settings: SwitchNetwork(50, 80, (400, 200), **settings), "head"),
     "critics": (lambda **settings: CriticEnsemble(50, 2, 3, hidden_layers=(400, 200), num_choices=40, **settings), "last"),
 }
 

@@ -218,7 +218,7 @@ def test_the_embeddings_values(num_parts, batch):
 
 
 def test_switches_begin_close_to_a_fair_coin():
-    network = SwitchNetwork(8, (64, 64), 3)
+    network = SwitchNetwork(8, 3, (64, 64))
     assert not network.head.bias.any()
     assert network.head.weight.std().item() == pytest.approx(0.3 / math.sqrt(64), rel=0.2)
     assert torch.sigmoid(network(torch.randn(1000, 8))).sub(0.5).abs().mean() < 0.1
@@ -266,7 +266,7 @@ def test_every_network_takes_an_activation(name):
         heads = [
             (ActorNetwork(5, 2, (7, 6), -99.0, 99.0, **settings), lambda y: torch.cat(y, -1)),
             (CategoricalActorNetwork(5, 3, (7, 6), **settings), lambda y: y),
-            (SwitchNetwork(5, (7, 6), 2, **settings), lambda y: y),
+            (SwitchNetwork(5, 2, (7, 6), **settings), lambda y: y),
         ]
         for network, flat in heads:
             h = x

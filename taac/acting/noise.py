@@ -1,0 +1,176 @@
+"""Noise that is correlated in time: explores with the standard normal numbers that a policy makes its continuous actions of."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import gin
+import torch
+
+from taac import nest
+from taac.algorithms.agent import Agent
+from taac.algorithms.algorithm import Algorithm
+from taac.algorithms.memories import Memories
+from taac.data_structures import TimeStep
+from taac.errors import TaacError, refuse_below
+
+
+class NoiseState(NamedTuple):
+    """What a noise goes on from, of each environment."""
+
+    values: torch.Tensor  # [B, ...], a sequence, the last number, or a matrix
+    left: torch.Tensor  # [B] int64, steps for which they still serve; 0: they are drawn anew
+
+
+class Noise:
+    """Draws eps of the action `tanh(mean + std * eps)` of a rollout, or of TD3's `tanh(mean) + exploration_noise * eps`.
+
+    At each step eps is standard normal, so that an action alone has the policy's distribution. Neighbouring ones are correlated.
+    Environments and dimensions are independent of each other, and an episode begins a new sequence. It takes the place of an
+    explorer, `create_collector.explorer`, after the first random steps, and draws before the policy acts: TAAC's switch, a
+    duration and what is stored follow from the action that is made of it. Learning and evaluation are as without it.
+    """
+
+    def check(self, algorithm: Algorithm) -> None:
+        """Raises TaacError if the algorithm does not act with given noise."""
+        if not algorithm.takes_noise:
+            raise TaacError(
+                f"create_collector.explorer {type(self).__name__} draws the noise of continuous actions, which "
+                f"{type(algorithm).__name__} does not take: its actions are discrete, or it needs the probabilities of "
+                "independent ones. Remove it"
+            )
+
+    @staticmethod
+    def blank(agent: Agent, batch_size: int) -> torch.Tensor:
+        """Returns zeros of the noise's shape `[B(, N), A]`, N for agents that share the policy."""
+        agents = () if agent.agents is None else (agent.agents.count,)
+        return torch.zeros(batch_size, *agents, agent.algorithm.action_size, device=agent.device)
+
+    def initial_state(self, agent: Agent, batch_size: int) -> NoiseState:
+        """Returns the state at the start of an episode."""
+        values = self._blank_values(self.blank(agent, batch_size), agent)
+        return NoiseState(values, torch.zeros(batch_size, dtype=torch.int64, device=agent.device))
+
+    def draw(self, agent: Agent, time_step: TimeStep, state: NoiseState) -> tuple[torch.Tensor, NoiseState]:
+        """Returns eps `[B(, N), A]` at frames `[B]`, and the next state."""
+        raise NotImplementedError
+
+    def _blank_values(self, blank: torch.Tensor, agent: Agent) -> torch.Tensor:
+        return blank
+
+    def _renewed(self, time_step: TimeStep, state: NoiseState, period: int) -> NoiseState:
+        """Draws the values of environments anew whose episode begins, or where none are left."""
+        new = time_step.is_first() | (state.left == 0)
+        if not bool(new.any()):
+            return state
+        values = state.values.clone()
+        values[new] = self._drawn(torch.randn_like(values[new]))
+        return NoiseState(values, torch.where(new, period, state.left))
+
+    def _drawn(self, white: torch.Tensor) -> torch.Tensor:
+        return white
+
+
+@gin.configurable
+class ColoredNoise(Noise):
+    """Noise with the power spectrum `S(f) proportional to f^-beta`: white at beta = 0, pink at 1, red at 2.
+
+    A sequence is white noise whose Fourier coefficients at f = k / length are multiplied by `max(f, 1 / length)^(-beta / 2)`, and
+    scaled to variance 1. After `length` steps of an episode another begins.
+
+    Args:
+        beta: 0 or more.
+        length: steps of a sequence, best those of an episode; `1 / length` is the lowest frequency.
+
+    Raises:
+        TaacError: an argument is out of range.
+
+    Source: Eberhard, Hollenstein, Pinneri and Martius, Pink Noise Is All You Need (ICLR 2023), whose sequences are those of
+    Timmer and Koenig (1995). Unlike in its code, the variance of 1 includes that of a sequence's mean.
+    """
+
+    def __init__(self, beta: float = 1.0, length: int = 1000):
+        refuse_below(2, "ColoredNoise", length=length)
+        if not 0 <= beta < math.inf:
+            raise TaacError(f"ColoredNoise.beta must be 0 or more, got {beta}")
+        self.beta, self.length = beta, length
+        number = torch.arange(length, dtype=torch.float64)
+        power = torch.minimum(number, length - number).clamp(min=1.0) ** -beta  # of all `length` coefficients
+        self._gain = (power / power.mean()).sqrt()[: length // 2 + 1].float()
+
+    def draw(self, agent: Agent, time_step: TimeStep, state: NoiseState) -> tuple[torch.Tensor, NoiseState]:
+        values, left = self._renewed(time_step, state, self.length)
+        noise = values[torch.arange(len(left), device=left.device), self.length - left]
+        return noise, NoiseState(values, left - 1)
+
+    def _blank_values(self, blank: torch.Tensor, agent: Agent) -> torch.Tensor:
+        return blank.unsqueeze(1).repeat_interleave(self.length, 1)
+
+    def _drawn(self, white: torch.Tensor) -> torch.Tensor:
+        coefficients = torch.fft.rfft(white, dim=1)
+        gain = self._gain.to(white.device).reshape(-1, *(1,) * (white.dim() - 2))
+        return torch.fft.irfft(coefficients * gain, n=self.length, dim=1)
+
+
+@gin.configurable
+class AutoregressiveNoise(Noise):
+    """`eps_t = rho eps_{t-1} + sqrt(1 - rho^2) white_t`: the Ornstein-Uhlenbeck process, whose autocorrelation is `rho^k`.
+
+    Args:
+        rho: correlation of neighbouring steps, in [0, 1); `exp(-theta dt)` for a rate of theta. 0 is what policies draw anyway.
+
+    Raises:
+        TaacError: rho is out of range.
+
+    Source: Uhlenbeck and Ornstein (1930), as in DDPG (Lillicrap et al., arXiv:1509.02971), whose theta = 0.15 is the default.
+    """
+
+    def __init__(self, rho: float = 0.86):
+        if not 0 <= rho < 1:
+            raise TaacError(f"AutoregressiveNoise.rho must be in [0, 1), got {rho}")
+        self.rho = rho
+
+    def draw(self, agent: Agent, time_step: TimeStep, state: NoiseState) -> tuple[torch.Tensor, NoiseState]:
+        white, new = torch.randn_like(state.values), time_step.is_first() | (state.left == 0)
+        correlated = self.rho * state.values + math.sqrt(1 - self.rho**2) * white
+        noise = nest.where(new, white, correlated)
+        return noise, NoiseState(noise, torch.ones_like(state.left))
+
+
+@gin.configurable
+class StateDependentNoise(Noise):
+    """`eps = W phi / |phi|`, a function of the state: the same state has the same noise until W is drawn anew.
+
+    phi are the features that the actor sees, and a 1; all elements of W are standard normal.
+
+    Args:
+        period: steps after which W is drawn anew.
+
+    Raises:
+        TaacError: period is out of range.
+
+    Source: Raffin, Kober and Stulp, Smooth Exploration for Robotic Reinforcement Learning (gSDE, CoRL 2021, arXiv:2005.05719),
+    whose noise this is alone. The policy keeps its own standard deviation; there it is that of `W phi`, with a learnt variance
+    for each element of W. And phi are the actor's inputs instead of its last hidden layer; of TAAC, without the trajectory.
+    """
+
+    def __init__(self, period: int = 8):
+        refuse_below(1, "StateDependentNoise", period=period)
+        self.period = period
+
+    def check(self, algorithm: Algorithm) -> None:
+        super().check(algorithm)
+        if isinstance(algorithm, Memories):
+            name = type(algorithm).__name__
+            raise TaacError(f"StateDependentNoise needs features of a state alone, which {name} lacks: remove it")
+
+    def draw(self, agent: Agent, time_step: TimeStep, state: NoiseState) -> tuple[torch.Tensor, NoiseState]:
+        matrix, left = self._renewed(time_step, state, self.period)
+        features = agent.actor_features(time_step)
+        phi = torch.cat([features, torch.ones_like(features[..., :1])], -1)
+        noise = (torch.nn.functional.normalize(phi, dim=-1).unsqueeze(-2) @ matrix).squeeze(-2)
+        return noise, NoiseState(matrix, left - 1)
+
+    def _blank_values(self, blank: torch.Tensor, agent: Agent) -> torch.Tensor:
+        return blank.unsqueeze(-2).repeat_interleave(agent.algorithm.actor_feature_size + 1, -2)
