@@ -189,7 +189,8 @@ def setting_rows(loaded: configuration.Config) -> Rows:
         if "." in name and name.split(".")[0] not in SHARED:
             found[name] = value, where
     for binding in loaded.bindings.values():
-        if not binding.is_macro and binding.where.startswith(("gin/methods/", "gin/taac_base.gin", "gin/sqil.gin")):
+        own = ("gin/methods/", "gin/taac_base.gin", "gin/sqil.gin", "gin/durations.gin")
+        if not binding.is_macro and binding.where.startswith(own):
             name, _, value = binding.line.partition(" = ")
             found[name] = value, binding.where
     found.pop("create_experiment.method")

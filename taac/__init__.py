@@ -1,7 +1,7 @@
 """Temporally abstract actor-critic control for PyTorch and Gymnasium.
 
-`taac.train`, `taac.load`, `taac.compare`, `taac.report` and `taac.check` do in Python what the commands do in a shell. They
-are imported at their first use, because they need torch.
+`taac.train`, `taac.load`, `taac.evaluate`, `taac.compare`, `taac.report` and `taac.check` do in Python what the commands do in a
+shell. They are imported at their first use, because they need torch.
 """
 
 import importlib
@@ -9,8 +9,8 @@ import importlib
 __version__ = "0.1.0"
 # What `taac.api` offers. Not `__all__`: the API reference describes each where it is defined.
 API = [
-    "Checked", "Compared", "Controller", "Evaluation", "Interrupted", "Report", "Run", "State", "StopWhen",
-    "TaacError", "TrainedAgent", "check", "compare", "load", "report", "train",
+    "Checked", "Compared", "Controller", "Evaluation", "Interrupted", "Points", "Report", "Run", "State", "StopWhen",
+    "TaacError", "TrainedAgent", "check", "compare", "evaluate", "load", "report", "train",
 ]  # fmt: skip
 
 

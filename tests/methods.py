@@ -13,9 +13,13 @@ DISCRETE_METHODS = {"sac_discrete", "sac_branches", "sac_discrete_recurrent"}  #
 
 
 def fitting(method: str) -> list[str]:
-    """What to bind after an environment of continuous actions: for a method of discrete ones, another environment."""
+    """What to bind after an environment of continuous actions: for a method of discrete ones, another environment.
+
+    TaCoS gets rewards without prices, and observations without the time left: the environment's own.
+    """
     environment = ["create_environment.env_name = 'Acrobot-v1'"] if method in DISCRETE_METHODS else []
-    return [*environment, *short_segments(method)]
+    own = ["DurationCoordinate.decision_price = 0.0", "DurationCoordinate.observe_time_left = False"] if method == "tacos" else []
+    return [*environment, *own, *short_segments(method)]
 
 
 def short_segments(method: str) -> list[str]:

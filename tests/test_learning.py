@@ -106,6 +106,17 @@ def test_decisions_that_cost_something_are_rare(method, bound):
     assert result.return_mean > -6.5 and result.decisions < 14, result
 
 
+def test_durations_are_longer_at_a_price():
+    """Of up to 3 steps, so that 10 decisions are the least of an episode of 30."""
+    found = {}
+    for price in (0.0, 0.3):
+        bound = (f"DurationCoordinate.decision_price = {price}", "create_agent.normalize_rewards = True")
+        _, episodes = point_mass("tacos", "PointMass-v0", "gamma = 0.95", *bound)
+        found[price] = summarize(episodes)
+    assert min(result.return_mean for result in found.values()) > -6.5, found
+    assert found[0.3].decisions < 12 and found[0.3].decisions + 3 < found[0.0].decisions, found
+
+
 def test_learns_from_two_rewards_of_which_one_counts():
     """A vector reward, its weights and a vector of discounts, from the environment to the critics."""
     bound = ["TaacAlgorithm.reward_weights = (1.0, 0.1)", "TAACTDLoss.gamma = (0.95, 0.5)"]

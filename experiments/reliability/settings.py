@@ -26,6 +26,7 @@ DELAYED = ("create_environment.wrappers = (@ActionDelay, @ObservationDelay)", "A
 PINK = ("create_collector.explorer = @ColoredNoise()", "ColoredNoise.length = 150")
 RELATED = ("create_collector.explorer = @AutoregressiveNoise()", "ActorCriticAlgorithm.actor_regularizers = (@L2C2,)")
 OF_STATES = ("create_collector.explorer = @StateDependentNoise()",)
+DEAR = ("DurationCoordinate.decision_price = 0.1", "DurationCoordinate.change_price = 0.2")
 EARLY = ("checkpoint_interval = 64", "initial_collect_steps = 160")
 NO_REPLAY = ("Saving.save_replay = False", "initial_collect_steps = 40")
 
@@ -49,6 +50,7 @@ METHODS = (
     Setting("taac_l", "Hopper-v5", 3),
     Setting("taac_ntd", "Pendulum-v1", 2),
     Setting("taac_q", "LunarLanderContinuous-v3", 1),
+    Setting("tacos", "Hopper-v5", 2),
     Setting("td3", "Hopper-v5", 2),
     Setting("temporl", "Hopper-v5", 1),
 )
@@ -77,6 +79,7 @@ MORE = (
     Setting("sac", "Hopper-v5", 2, "pink noise, collectors", (*PINK, "create_experiment.collectors = 2")),
     Setting("taac", "Hopper-v5", 2, "autoregressive noise, L2C2", RELATED),
     Setting("td3", "Pendulum-v1", 1, "state-dependent noise", OF_STATES),
+    Setting("taac", "Hopper-v5", 2, "durations at a price, asynchronous", (*DEAR, *ASYNCHRONOUS), ("gin/durations.gin",)),
     Setting("sac", "Pendulum-v1", 2, "collectors, ICM and RND", (*SIGNALS, "create_experiment.collectors = 2")),
     Setting("taac", "LunarLanderContinuous-v3", 32, "a checkpoint before any episode ends", EARLY),
     Setting("taac", "Hopper-v5", 1, "without the replay buffer", NO_REPLAY, compared="counters"),

@@ -146,7 +146,7 @@ class Collector(Collecting):
         self.rollout.reset(self._environment_seed())
         self._truncated = False
         self._explorer_state = None
-        self._recorder = EpisodeRecorder(self.environment.num_envs)
+        self._recorder = EpisodeRecorder(self.environment.num_envs, self.environment.duration_coordinate)
         self._actions = ActionLog(self.environment)
 
     def _environment_seed(self) -> int:

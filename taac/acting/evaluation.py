@@ -63,7 +63,8 @@ def evaluate(
         random.seed(seed)  # environments may draw from these
         np.random.seed(seed % 2**32)
         rollout, multiply_adds = Rollout(environment, agent), MultiplyAdds(agent)
-        recorder, traces = EpisodeRecorder(environment.num_envs), Traces(environment.num_envs)
+        recorder = EpisodeRecorder(environment.num_envs, environment.duration_coordinate)
+        traces = Traces(environment.num_envs, recorder.moves)
         rollout.reset(seed)
         steps, cost = 0, np.zeros(environment.num_envs)
 

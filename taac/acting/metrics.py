@@ -39,19 +39,25 @@ class EpisodeRecorder:
     `add` expects the frames in order. Frames are processed in groups, because processing them one by one, between policy and
     simulator, takes several times as long.
 
+    Args:
+        num_envs: B.
+        duration_coordinate: whether the last number of an action is its duration, which no measure of the action contains.
+
     Attributes:
         steps, transitions, decisions: environment steps, actions sent to environments, and new actions, in the last frame
             added, summed over environments.
         last: `[B]` bool, where that frame ended an episode.
         action: the actions taken there, leaves `[B, ...]`.
+        moves: the places of an action's numbers that are no duration.
     """
 
     steps = transitions = decisions = 0
     last: np.ndarray
     action: list[np.ndarray]
 
-    def __init__(self, num_envs: int):
+    def __init__(self, num_envs: int, duration_coordinate: bool = False):
         self._num_envs, self._ones = num_envs, np.ones(num_envs, dtype=np.int64)
+        self.moves = slice(-1 if duration_coordinate else None)
         self._rows: _Rows | None = None
         # Frames that are not yet processed, leaves `[_AT_ONCE, B, ...]`. Only the last of them can end an episode.
         self._waiting: list[np.ndarray] = []
@@ -99,7 +105,7 @@ class EpisodeRecorder:
         step_type, reward, decided, lasts, *action = (leaf[: self._count] for leaf in self._waiting)
         self._count = 0
         first, decided = step_type == FIRST, decided.reshape(*step_type.shape, -1)
-        vector = _vector(action, 2)  # [S, B, A]
+        vector = _vector(action, 2)[..., self.moves]  # [S, B, A]
         if self._rows is None:
             self._rows = _Rows(self._num_envs, reward.shape[2:], vector.shape[2], decided.shape[2])
         begins = [0, *(np.flatnonzero(first[1:].any(1)) + 1).tolist()]  # usually none but the first
@@ -172,8 +178,8 @@ def high_frequency(actions: np.ndarray) -> float:
 class Traces:
     """Keeps what an evaluation needs of whole episodes: their actions, and the multiply-adds that choosing them took."""
 
-    def __init__(self, num_envs: int):
-        self._actions = [list[np.ndarray]() for _ in range(num_envs)]
+    def __init__(self, num_envs: int, moves: slice = slice(None)):
+        self._moves, self._actions = moves, [list[np.ndarray]() for _ in range(num_envs)]
         self._cost = np.zeros(num_envs)
 
     def add(self, step_type: np.ndarray, action: Sequence[np.ndarray], duration: np.ndarray, cost: np.ndarray) -> None:
@@ -184,7 +190,7 @@ class Traces:
             action: leaves `[B, ...]`, as executed.
             cost: `[B]`, multiply-adds that choosing the action needed.
         """
-        vector = _vector(action, 1)
+        vector = _vector(action, 1)[..., self._moves]
         for i, (kind, kept) in enumerate(zip(step_type.tolist(), self._actions)):
             if kind == FIRST:
                 kept.clear()

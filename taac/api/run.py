@@ -152,11 +152,7 @@ class Run:
         Raises:
             TaacError: the run cannot be loaded, a number is out of range, or a file exists.
         """
-        for name, number in (("num_episodes", num_episodes), ("record_episodes", record_episodes)):
-            if not (isinstance(number, (int, np.integer)) and number >= 1):
-                raise TaacError(f"{name} must be an integer, 1 or more, got {number!r}")
-        if not (isinstance(seed, (int, np.integer)) and 0 <= seed < 2**32):
-            raise TaacError(f"seed must be an integer in [0, 2^32), got {seed!r}")
+        refuse_numbers(seed, num_episodes=num_episodes, record_episodes=record_episodes)
         if not (isinstance(epsilon_greedy, (int, float, np.number)) and 0 <= epsilon_greedy <= 1):
             raise TaacError(f"epsilon_greedy must be a number in [0, 1], got {epsilon_greedy!r}")
         with session(self._environment):
@@ -176,6 +172,15 @@ class Run:
     def __repr__(self) -> str:
         about = self.about
         return f"Run({str(self.root_dir)!r}: {about.get('method')} on {about.get('environment')}, {self.status})"
+
+
+def refuse_numbers(seed: Any, **counts: Any) -> None:
+    """Refuses counts that are no integers of 1 or more, and what is no seed."""
+    for name, number in counts.items():
+        if not (isinstance(number, (int, np.integer)) and number >= 1):
+            raise TaacError(f"{name} must be an integer, 1 or more, got {number!r}")
+    if not (isinstance(seed, (int, np.integer)) and 0 <= seed < 2**32):
+        raise TaacError(f"seed must be an integer in [0, 2^32), got {seed!r}")
 
 
 def _shown(figure: Any) -> Any:

@@ -39,28 +39,9 @@ def run() -> None:
     found = conditions.evaluate_conditions(
         root_dir, given.num_episodes, given.seed, thresholds or (None,), holds, delays, given.best, given.trust
     )
-    print(f"{printable(found.method)} on {printable(found.environment)}, {given.num_episodes} greedy episodes each:\n")
-    names = {"delay": 5, "threshold": 9, "hold": 4, "return": 21, "decisions": 9, "repeated": 8, "mean run": 8, "jerk": 7}
-    names |= {"change": 7, "MMACs": 8}
-    print(*(f"{name:>{width}}" for name, width in names.items()))
-    for point in found.points:
-        threshold, hold, delay = point.condition
-        summary = point.summary
-        interval = f"{summary.return_mean:.2f} +- {point.half_width:.2f}"
-        print(
-            f"{delay:>5} {'' if threshold is None else threshold:>9} {hold:>4} {interval:>21} {summary.decisions:>9.1f} "
-            f"{summary.fraction_repeated:>8.0%} {summary.mean_run:>8.2f} {summary.jerk:>7.3g} {summary.action_change:>7.3g} "
-            f"{summary.multiply_adds / 1e6:>8.3g}"
-        )
-    print("\nreturn: mean with half the width of its 95% interval over episodes; the other columns are means")
-    print("change: of the action from step to step; MMACs: a million multiply-adds of the networks that choosing actions needs")
-    if len(holds) > 1:
-        for (threshold, delay), line in found.lines().items():
-            of = "" if threshold is None else f", threshold {threshold:g}"
-            area = conditions.mean_over_holds(line)
-            print(f"delay {delay}{of}: mean return over holds {area:.2f} (area under return against hold)")
+    print(found)
     if output is not None:
-        (conditions.write_table if output.suffix == ".csv" else conditions.write_picture)(found, output)
+        conditions.write(found, output)
         print(printable(output))
 
 

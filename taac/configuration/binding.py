@@ -17,7 +17,7 @@ TASK_MACROS: dict[str, str] = {
     "replay_length": "frames kept for each environment",
     "batch_size": "segments a gradient step",
     "segment_length": "frames a segment, for methods that learn from several steps",
-    "action_repeat": "SAC-Nrep's N, SAC-Krep's K, TempoRL's longest skip: one less than segment_length in every task file",
+    "action_repeat": "SAC-Nrep's N, SAC-Krep's K, TaCoS's D, TempoRL's longest skip: segment_length - 1 in every task file",
     "learning_rate": "Adam's, of every parameter of the method",
     "hidden_layers": "widths of actor and critics",
     "log_std_min": "lower bound of the policy's log standard deviation",

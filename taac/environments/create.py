@@ -38,7 +38,7 @@ def create_environment(
     action_repeat: int = 1,
     action_repeat_gamma: float = 0.99,
     action_repeat_plain_sum: bool = False,
-    action_repeat_chosen: bool = False,
+    action_repeat_chosen: bool | Callable[..., single.ActionRepeat] = False,
     step_timeout: float | None = None,
     max_restarts: int = 3,
     remake: bool | None = None,
@@ -68,8 +68,8 @@ def create_environment(
             parameter of its own because environments are also created without a learner. `taac check` warns if the two
             differ.
         action_repeat_plain_sum: sums the rewards of a repeat without discount and discounts each decision once.
-        action_repeat_chosen: makes the action a pair (k, action), repeated k times, where the agent chooses k in
-            1..`action_repeat`.
+        action_repeat_chosen: the agent chooses how often each action is repeated, k in 1..`action_repeat`. True makes the action
+            a pair (k, action). `@DurationCoordinate` gives a Box of actions one number more; see there.
         step_timeout: seconds allowed for a step or reset of all asynchronous environments together. After that the
             environment has failed. None waits for ever. The environments of evaluations are never asynchronous.
         max_restarts: number of times that training recreates asynchronous environments after one has failed: it raised an
@@ -102,7 +102,7 @@ def create_environment(
             raise TaacError(f"create_environment.{name} must be {expected}, got {given}")
     num_envs = ranks.share("create_environment.num_envs", num_envs)
     kwargs, wrappers = dict(env_kwargs or {}), (*wrappers, *outer_wrappers)
-    repeats = action_repeat > 1 or action_repeat_chosen
+    repeats = action_repeat > 1 or bool(action_repeat_chosen)
     if engine == "envpool":
         refused = {
             "asynchronous": asynchronous, "wrappers": tuple(wrappers), "action_repeat": repeats and action_repeat,
@@ -121,7 +121,7 @@ def create_environment(
     outside: list[Callable[..., gymnasium.Env]] = [single.StepRecorder] if recorded else []
     repeat_gamma = action_repeat_gamma if repeats and not action_repeat_plain_sum else 1.0
     if repeats:
-        repeat = single.ChosenRepeat if action_repeat_chosen else single.ActionRepeat
+        repeat = single.ChosenRepeat if action_repeat_chosen is True else action_repeat_chosen or single.ActionRepeat
         outside.append(functools.partial(repeat, num_steps=action_repeat, gamma=repeat_gamma))
 
     def copies(make: Callable[..., gymnasium.Env], inside: Iterable[Any], count: int) -> list[Callable[[], gymnasium.Env]]:
@@ -133,6 +133,7 @@ def create_environment(
             "name": env_name, "reward_dim": single.reward_dim(env), "recorded": recorded, "repeat_gamma": repeat_gamma,
             "durations": (1 if action_repeat_chosen else action_repeat, action_repeat),
             "max_episode_steps": single.time_limit(env),
+            "duration_coordinate": env.has_wrapper_attr("duration_coordinate") and env.get_wrapper_attr("duration_coordinate"),
         }  # fmt: skip
 
     if elsewhere or not asynchronous:

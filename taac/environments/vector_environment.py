@@ -40,6 +40,7 @@ class VectorEnvironment:
         recorded: whether `film` and `pop_steps` can be used.
         observation_space, action_space: Gymnasium's spaces of one environment.
         durations: the least and the greatest number of environment steps of an action, unless the episode ends first.
+        duration_coordinate: whether the last number of an action says only how long it lasts; see `DurationCoordinate`.
         repeat_gamma: the discount of a step inside a repeated action; `discount` is `repeat_gamma^(k-1)` after k steps.
         raw_reward: `[B]` or `[B, D]`, the undiscounted sum of the rewards of the environment steps in the last `step`.
         arrays: the last time step as numpy arrays, which share the memory of its tensors.
@@ -68,6 +69,7 @@ class VectorEnvironment:
         max_restarts: int = 0,
         max_episode_steps: int | None = None,
         repeat_gamma: float = 1.0,
+        duration_coordinate: bool = False,
     ):
         mode = env.metadata.get("autoreset_mode")
         if mode != AutoresetMode.NEXT_STEP:
@@ -80,7 +82,7 @@ class VectorEnvironment:
         self.observation_spec = spaces.observation_spec(self.observation_space)
         self.action_spec, self._to_env_action = spaces.action_adapter(self.action_space)
         self.reward_dim, self.recorded = reward_dim, recorded
-        self.durations, self.repeat_gamma = durations, repeat_gamma
+        self.durations, self.repeat_gamma, self.duration_coordinate = durations, repeat_gamma, duration_coordinate
         self._reward_shape = (self.num_envs,) if reward_dim is None else (self.num_envs, reward_dim)
         self._checks = StepChecks(self)
         self._done = np.zeros(self.num_envs, dtype=bool)

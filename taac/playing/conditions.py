@@ -6,7 +6,6 @@ import contextlib
 import csv
 import functools
 import io
-import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,13 +26,14 @@ from taac.pictures.panels import panels
 from taac.playing.saved_agent import load_saved
 from taac.runs import durable
 from taac.runs.layout import EpisodeSummary
+from taac.runs.terminal import printable
 
 
 class Condition(NamedTuple):
     """What an agent is evaluated under."""
 
     switch_threshold: float | None = None  # see `Algorithm.set_switch_threshold`; None: the run's
-    hold: int = 1  # environment steps for which each action is held; the agent is not asked in between
+    hold: int = 1  # steps for which each action is held, and the agent not asked; of repeated actions, so many repeats
     delay: int = 0  # environment steps until an action takes effect, see `ActionDelay`
 
 
@@ -53,7 +53,7 @@ class Point(NamedTuple):
 
 
 class Points(NamedTuple):
-    """The points of an agent: thresholds within delays, holds within thresholds."""
+    """The points of an agent: thresholds within delays, holds within thresholds. Printed, they are a table."""
 
     environment: str
     method: str
@@ -65,6 +65,31 @@ class Points(NamedTuple):
         for point in self.points:
             found.setdefault((point.condition.switch_threshold, point.condition.delay), []).append(point)
         return found
+
+    def __repr__(self) -> str:
+        episodes = self.points[0].summary.episodes
+        widths = {"delay": 5, "threshold": 9, "hold": 4, "return": 21, "decisions": 9, "repeated": 8, "mean run": 8, "jerk": 7}
+        widths |= {"change": 7, "MMACs": 8}
+        text = [
+            f"{printable(self.method)} on {printable(self.environment)}, {episodes} greedy episodes each:\n",
+            " ".join(f"{name:>{width}}" for name, width in widths.items()),
+        ]
+        for point in self.points:
+            (threshold, hold, delay), summary = point.condition, point.summary
+            interval = f"{summary.return_mean:.2f} +- {point.half_width:.2f}"
+            text.append(
+                f"{delay:>5} {'' if threshold is None else threshold:>9} {hold:>4} {interval:>21} {summary.decisions:>9.1f} "
+                f"{summary.fraction_repeated:>8.0%} {summary.mean_run:>8.2f} {summary.jerk:>7.3g} {summary.action_change:>7.3g} "
+                f"{summary.multiply_adds / 1e6:>8.3g}"
+            )
+        text.append("\nreturn: mean with half the width of its 95% interval over episodes; the other columns are means")
+        text.append("change: of the action from step to step; MMACs: a million multiply-adds of the networks that acting needs")
+        for (threshold, delay), line in self.lines().items():
+            if len(line) > 1:
+                of = "" if threshold is None else f", threshold {threshold:g}"
+                area = mean_over_holds(line)
+                text.append(f"delay {delay}{of}: mean return over holds {area:.2f} (area under return against hold)")
+        return "\n".join(text)
 
 
 class Holding:
@@ -108,29 +133,32 @@ def evaluate_conditions(
     Args:
         path: the run folder.
         num_episodes, seed: as in `evaluate`.
-        switch_thresholds, holds, delays: see `Condition`.
+        switch_thresholds, holds, delays: see `Condition`; one that is given twice is played once.
         best, trusted: as in `load_saved`.
 
     Raises:
         TaacError: the run cannot be loaded, or a condition is out of range or does not fit the method or the environment.
     """
+    thresholds, holds, delays = tuple(dict.fromkeys(switch_thresholds)), tuple(dict.fromkeys(holds)), tuple(dict.fromkeys(delays))
+    if not (thresholds and holds and delays):
+        raise TaacError("switch_threshold, hold and delay must be a number each, or several, got none")
     for name, numbers, least in (("hold", holds, 1), ("delay", delays, 0)):
         if wrong := [n for n in numbers if n < least]:
             raise TaacError(f"{name} must be {least} or more steps, got {wrong[0]}")
+    if outside := [threshold for threshold in thresholds if threshold is not None and not 0 <= threshold < 1]:
+        raise TaacError(f"switch_threshold must be 0 or more and below 1, got {outside[0]}")
     points = []
     for delay in delays:
         late = (functools.partial(ActionDelay, steps=delay),) if delay else ()
         saved = load_saved(path, best, trusted, outer_wrappers=late)
         with contextlib.closing(saved.environment) as environment:
-            for threshold in switch_thresholds:  # all before any work
+            for threshold in thresholds:
                 if threshold is not None:
                     saved.agent.algorithm.set_switch_threshold(threshold)
-            for threshold, hold in itertools.product(switch_thresholds, holds):
-                if threshold is not None:
-                    saved.agent.algorithm.set_switch_threshold(threshold)
-                agent: Any = saved.agent if hold == 1 else Holding(saved.agent, hold)
-                found = summarize(evaluate(agent, environment, num_episodes, seed))
-                points.append(Point(Condition(threshold, hold, delay), found))
+                for hold in holds:
+                    agent: Any = saved.agent if hold == 1 else Holding(saved.agent, hold)
+                    found = summarize(evaluate(agent, environment, num_episodes, seed))
+                    points.append(Point(Condition(threshold, hold, delay), found))
     return Points(environment.name, saved.method, points)
 
 
@@ -146,17 +174,22 @@ def mean_over_holds(line: Sequence[Point]) -> float:
     return float(integrate.trapezoid(np.array(returns)[order], np.array(holds)[order]) / (max(holds) - min(holds)))
 
 
-def write_table(found: Points, path: Path) -> None:
-    """Writes a CSV file: the condition, then the columns of `EpisodeSummary`."""
+def write(found: Points, path: Path) -> None:
+    """Writes the points as a .csv file, or draws them as a .png file."""
+    durable.write(path, (_table if path.suffix == ".csv" else _picture)(found))
+
+
+def _table(found: Points) -> bytes:
+    """Returns a CSV file: the condition, then the columns of `EpisodeSummary`."""
     file = io.StringIO()
     writer = csv.writer(file)
     writer.writerow((*Condition._fields, *EpisodeSummary._fields))
     writer.writerows((*point.condition, *point.summary) for point in found.points)
-    durable.write(path, file.getvalue().encode())
+    return file.getvalue().encode()
 
 
-def write_picture(found: Points, path: Path) -> None:
-    """Draws mean returns with their intervals as a .png file: against the hold if it varies, else against decisions."""
+def _picture(found: Points) -> bytes:
+    """Draws mean returns with their intervals, as PNG: against the hold if it varies, else against decisions."""
     lines = [*found.lines().values()]
     by_hold = max(map(len, lines)) > 1
     if not by_hold:  # a line of thresholds for each delay
@@ -180,4 +213,4 @@ def write_picture(found: Points, path: Path) -> None:
         axis.legend(fontsize="small")
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=120)
-    durable.write(path, file.getvalue())
+    return file.getvalue()

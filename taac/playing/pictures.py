@@ -97,6 +97,8 @@ def action_parts(environment: VectorEnvironment) -> tuple[list[str], list[int | 
         names += [label] if count == 1 else [f"{label}[{i}]" for i in range(count)]
         each = np.broadcast_to(spec.num_choices, spec.shape).flatten().tolist() if spec.is_categorical else [None] * count
         choices += each
+    if environment.duration_coordinate:
+        names[-1] = "duration"
     return names, choices
 
 

@@ -78,6 +78,16 @@ def check_decision_price(algorithm: Algorithm, environment: VectorEnvironment) -
         )
 
 
+def check_evaluation_wrappers(evaluation: VectorEnvironment, training: VectorEnvironment) -> None:
+    """Refuses wrappers of evaluations with which an agent would see or do something else than in training."""
+    for name in ("observation_space", "action_space"):
+        if (made := getattr(evaluation, name)) != (expected := getattr(training, name)):
+            raise TaacError(
+                f"create_experiment.evaluation_wrappers give evaluations the {name} {made}, expected training's, {expected}: "
+                "bind the same parts in both, such as observe_pending of a delay"
+            )
+
+
 def refuse_ambiguous(action_spec: Nest) -> None:
     """Refuses MultiDiscrete actions, because their entries may be agents or branches."""
     for leaf in nest.flatten(action_spec):

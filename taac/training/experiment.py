@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import gin
+import gymnasium
 import torch
 
 from taac import specs
@@ -154,6 +155,7 @@ def create_experiment(
     collectors: int = 0,
     offline: bool = False,
     evaluation_envs: int = 5,
+    evaluation_wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] | None = None,
     load_from: Sequence[str] = (),
     evaluation_video: bool = False,
     method: str | None = None,
@@ -180,6 +182,8 @@ def create_experiment(
             in evaluations. `initial_collect_steps` is then 0, and whatever counts environment steps, such as `num_env_steps`,
             counts those that would be taken: with one environment and the default ratio, updates.
         evaluation_envs: environments that evaluate side by side. More is faster where an episode is cheap.
+        evaluation_wrappers: of these environments, in place of `create_environment.wrappers`, such as `(@ActionDelay,)`, for a
+            delay that evaluations alone have, or `()`, for one that they lack. The spaces must stay the same.
         load_from: parts of other runs that a new run starts from, such as `("runs/a:actor", "runs/b:replay")`; see
             `warm_start`. A resumed run no longer needs them.
         evaluation_video: writes each evaluation's first episode to TensorBoard as a video; see `EpisodeVideo`. It costs the
@@ -224,10 +228,14 @@ def create_experiment(
             shown = {"demonstrations": Demonstrations(frames, replay_where, burn_in, False)}
         learner = learner_ctor(agent, **shown)
         checks.check_use_of_demonstrations(learner, demonstrations, demonstrations_ctor)
-        video: dict[str, Any] = {"recorded": True, "render_mode": "rgb_array"} if evaluation_video else {}
-        evaluation_environment = create_environment(num_envs=evaluation_envs, asynchronous=False, **video)
+        other: dict[str, Any] = {"recorded": True, "render_mode": "rgb_array"} if evaluation_video else {}
+        if evaluation_wrappers is not None:
+            other["wrappers"] = evaluation_wrappers
+        evaluation_environment = create_environment(num_envs=evaluation_envs, asynchronous=False, **other)
         opened.callback(evaluation_environment.close)
         evaluation_environment.name += " (evaluation)"  # for error messages
+        if evaluation_wrappers is not None:
+            checks.check_evaluation_wrappers(evaluation_environment, environment)
         evaluation_environment.load_state_dict(environment.state_dict())  # they may draw their spaces
         intervals = Intervals()
         ratio = functools.partial(UpdateRatio, environment.num_envs * ranks.count, intervals.num_env_steps)

@@ -159,6 +159,7 @@ MISTAKES = {
     "a video of another kind": (["play", "--root_dir", "run", "--record_file", "x.avi"], [".gif or .mp4"]),
     "no run to evaluate": (["evaluate", "--root_dir", "run"], ["holds no run"]),
     "a hold of 0": (["evaluate", "--root_dir", "run", "--hold", "0,1"], ["hold must be 1 or more steps, got 0"]),
+    "no hold": (["evaluate", "--root_dir", "run", "--hold", ""], ["hold and delay must be a number each", "got none"]),
     "half a delay": (["evaluate", "--root_dir", "run", "--delay", "0.5"], ["--delay must be integers", "'0.5'"]),
     "thresholds in words": (["evaluate", "--root_dir", "run", "--switch_threshold", "half,0.6"], ["numbers", "'half,0.6'"]),
     "no episodes": (["play", "--root_dir", "run", "--num_episodes", "0"], ["num_episodes"]),

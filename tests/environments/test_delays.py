@@ -5,11 +5,13 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from taac.environments.delays import ActionDelay, ObservationDelay
 from taac.errors import TaacError
-from tests.training.runs import assert_same_parameters, rows, run
+from tests.environments.toys import env_id
+from tests.training.runs import assert_same_parameters, build, rows, run
 
 
 class Counting(gymnasium.Env):
@@ -109,3 +111,41 @@ def test_a_run_with_delays_that_was_stopped_ends_as_one_that_was_not(tmp_path):
     assert_same_parameters(whole, resumed)
     assert rows(tmp_path / "whole") == rows(tmp_path / "stopped")
     assert whole.environment.observation_spec.keys() == {"observation", "pending_actions"}
+
+
+@pytest.mark.parametrize(
+    "params, training, evaluation",
+    [
+        (["create_experiment.evaluation_wrappers = (@ActionDelay,)", "ActionDelay.steps = 2"], 0, 2),
+        (["create_environment.wrappers = (@ActionDelay,)", "create_experiment.evaluation_wrappers = ()"], 1, 0),
+        (
+            ["create_environment.wrappers = (@ActionDelay,)", "ActionDelay.steps = 3", "evaluation/ActionDelay.steps = 4",
+             "create_experiment.evaluation_wrappers = (@evaluation/ActionDelay,)"],
+            3, 4,
+        ),
+        (["create_environment.wrappers = (@ActionDelay,)"], 1, 1),
+    ],
+)  # fmt: skip
+def test_evaluations_may_have_other_delays_than_training(params, training, evaluation):
+    scripted = (f"create_environment.env_name = '{env_id('Counter')}'", "create_environment.env_kwargs = {'scripts': (('9n',),)}")
+    trainer = build(*scripted, "create_environment.max_episode_steps = 9", *params)
+    for environment, delay in ((trainer.environment, training), (trainer.evaluation_environment, evaluation)):
+        environment.reset(0)
+        action = torch.ones(environment.num_envs, 2)
+        done = [bool(environment.step(action).observation[0, 2]) for _ in range(6)]  # the action that arrived, 0 before the first
+        assert done == [False] * delay + [True] * (6 - delay)
+    trainer.close()
+
+
+def test_training_does_not_notice_a_delay_of_evaluations(tmp_path):
+    short = ("num_env_steps = 330", "evaluation_interval = 30")
+    plain = run(tmp_path / "plain", *short)
+    late = run(tmp_path / "late", *short, "create_experiment.evaluation_wrappers = (@ActionDelay,)", "ActionDelay.steps = 5")
+    assert_same_parameters(plain, late)
+    returns = [[row["return_mean"] for row in rows(tmp_path / name)] for name in ("plain", "late")]
+    assert all(a != b for a, b in zip(*returns, strict=True))
+
+
+def test_wrappers_of_evaluations_that_change_a_space_are_refused():
+    with pytest.raises(TaacError, match=r"give evaluations the observation_space Dict\(.*pending_actions.*, expected training's"):
+        build("create_experiment.evaluation_wrappers = (@ActionDelay,)", "ActionDelay.observe_pending = True")

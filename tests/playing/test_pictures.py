@@ -10,6 +10,7 @@ from PIL import Image
 from taac import configuration
 from taac.acting.evaluation import evaluate
 from taac.environments.create import create_environment
+from taac.environments.durations import DurationCoordinate
 from taac.errors import TaacError
 from taac.playing.pictures import Pictures, action_parts
 from taac.training import experiment
@@ -97,6 +98,8 @@ def test_parts_of_an_action_are_named_in_the_order_in_which_they_are_drawn(tmp_p
         gin.clear_config()
     counter = create_environment(env_id("Counter"))
     assert action_parts(counter) == (["action[0]", "action[1]"], [None, None])
+    held = create_environment(env_id("Counter"), action_repeat=2, action_repeat_chosen=DurationCoordinate)
+    assert action_parts(held) == (["action[0]", "action[1]", "duration"], [None] * 3)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,15 @@ from taac.errors import TaacError
 
 # Packages that do not affect results.
 _NO_MATTER = ("tensorboard", "gin-config")
-_ENV_NAME, _USING = "create_environment.env_name", ("create_environment.wrappers", "create_environment.env_kwargs")
+_ENV_NAME = "create_environment.env_name"
+_USING = ("create_environment.wrappers", "create_environment.env_kwargs", "create_experiment.evaluation_wrappers")
 _REFERENCE = re.compile(r"@((?:[\w.]+/)*)([\w.]+)|%([\w./]+)")  # scopes and name of a configurable, or a macro
 _CLASS = re.compile(r"([\w.]+):(\w+)")
 _ENVIRONMENT = tuple(f"create_environment.{n}" for n in ("engine", "env_kwargs", "max_episode_steps", "wrappers"))
-_EVALUATION = ("Intervals.evaluation_interval", "Evaluator.evaluation_episodes", "Evaluator.evaluation_epsilon")
+_EVALUATION = (
+    "Intervals.evaluation_interval", "Evaluator.evaluation_episodes", "Evaluator.evaluation_epsilon",
+    "create_experiment.evaluation_wrappers",
+)  # fmt: skip
 _MOST_USED = 100  # configurables of an environment; a stranger's settings may name more than can be looked for
 _LONGEST = 200  # the most characters of a value in a message
 _NAMED = 8  # the most runs named in a message
@@ -127,9 +131,9 @@ class _Used(NamedTuple):
 def reaching_environment(settings: Mapping[str, str]) -> set[str]:
     """Returns the names of the bindings that reach an environment beside those of `create_environment`.
 
-    They are those of every configurable that `wrappers` or `env_kwargs` refer to, in its scope and those around it; of the class
-    or function in `env_name = 'module:Class'`, in any scope; of what these bindings refer to in turn; and the macros inside of
-    their values. An environment that is registered under an id is not traced to its class.
+    They are those of every configurable that `wrappers`, `evaluation_wrappers` or `env_kwargs` refer to, in its scope and those
+    around it; of the class or function in `env_name = 'module:Class'`, in any scope; of what these bindings refer to in turn; and
+    the macros inside of their values. An environment that is registered under an id is not traced to its class.
     """
     found, seen = set[str](), set[_Used]()
     waiting = [used for name in _USING for used in _used(settings, settings.get(name, ""), (), found)]

@@ -1,0 +1,62 @@
+"""`taac.evaluate`: the points of `taac evaluate`, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+import taac
+
+
+def test_each_combination_is_a_point_in_the_same_episodes(trained, tmp_path):
+    found = taac.evaluate(
+        trained.root_dir, num_episodes=2, seed=5, switch_threshold=[0.0, 0.5], hold=np.array([1, 4]), delay=(0, 20),
+        output=tmp_path / "points.csv",
+    )  # fmt: skip
+    points = {(p.condition.delay, p.condition.switch_threshold, p.condition.hold): p for p in found.points}
+    assert [*points] == [(d, t, h) for d in (0, 20) for t in (0.0, 0.5) for h in (1, 4)]
+    plain = trained.evaluate(2, seed=5)
+    assert points[0, 0.5, 1].summary == plain.summary  # 0.5 is what the run has
+    assert points[0, 0.0, 1].summary == trained.evaluate(2, seed=5, switch_threshold=0.0).summary
+    assert points[0, 0.0, 1].summary.decisions == 20 and points[0, 0.0, 4].summary.decisions == 5
+    assert len({points[20, t, h].summary.return_mean for t in (0.0, 0.5) for h in (1, 4)}) == 1  # nothing is ever done
+    assert repr(found).startswith("taac on Pendulum-v1, 2 greedy episodes each:") and "mean return over holds" in repr(found)
+    with open(tmp_path / "points.csv") as file:
+        assert [float(row["return_mean"]) for row in csv.DictReader(file)] == [p.summary.return_mean for p in found.points]
+
+
+def test_one_condition_is_a_number_and_twice_the_same_is_once(trained):
+    alone = taac.evaluate(trained.root_dir, num_episodes=2, hold=[2, 2])
+    assert [p.condition for p in alone.points] == [(None, 2, 0)]
+    assert alone.points == taac.evaluate(trained.root_dir, num_episodes=2, hold=2).points
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"hold": 0}, "hold must be 1 or more steps, got 0"),
+        ({"hold": 1.5}, r"hold must be an integer, or several, got 1\.5"),
+        ({"hold": []}, "hold and delay must be a number each, or several, got none"),
+        ({"delay": "1"}, "delay must be an integer, or several, got '1'"),
+        ({"delay": [0, -1]}, "delay must be 0 or more steps, got -1"),
+        ({"switch_threshold": [0.5, 1.0]}, "switch_threshold must be 0 or more and below 1, got 1.0"),
+        ({"switch_threshold": True}, "switch_threshold must be a number, or several, got True"),
+        ({"num_episodes": 0}, "num_episodes must be an integer, 1 or more, got 0"),
+        ({"seed": -1}, "seed must be an integer in"),
+        ({"output": "points.txt"}, "output must end in .csv or .png, got 'points.txt'"),
+    ],
+)
+def test_what_is_out_of_range_is_refused_before_any_episode(trained, monkeypatch, arguments, message):
+    monkeypatch.setattr("taac.playing.conditions.evaluate", lambda *_: pytest.fail("it has played"))
+    with pytest.raises(taac.TaacError, match=message):
+        taac.evaluate(trained.root_dir, **arguments)
+
+
+def test_a_method_without_a_probability_of_switching_has_no_threshold(tmp_path):
+    from tests.api.small import SMALL
+
+    run = taac.train("Pendulum-v1", "sac", root_dir=tmp_path / "run", **SMALL)
+    with pytest.raises(taac.TaacError, match="SacAlgorithm has no switch_threshold"):
+        taac.evaluate(run.root_dir, switch_threshold=0.5)
