@@ -170,14 +170,14 @@ SHORT = ["hidden_layers = (8,)", "initial_collect_steps = 36", "batch_size = 4"]
 def test_an_action_is_made_of_the_noise_it_is_given(method):
     trainer = build(*SHORT, "num_envs = 3", *fitting(method), method=method)
     agent, rollout = trainer.agent, trainer.collector.rollout
-    noise = torch.tensor([[0.5], [-2.0], [0.0]])
+    noise = torch.tensor([[0.5], [-2.0], [0.0]]).expand(-1, agent.algorithm.action_size)
     step = agent.rollout_step(rollout.time_step, rollout.state, noise)
     policy = agent.predict_step(rollout.time_step, rollout.state).policy
     trainer.close()
     (action,) = [leaf for leaf in nest.flatten(step.output) if leaf.is_floating_point()]
     mean, log_std = nest.flatten(step.policy or policy)[-2:]
     expected = (mean.tanh() + 0.1 * noise).clamp(-1, 1) if method == "td3" else (mean + log_std.exp() * noise).tanh()
-    decided = step.decided.reshape(3, 1)
+    decided = step.decided.reshape(3)
     assert decided.any()
     torch.testing.assert_close(action[decided], expected[decided])
 
