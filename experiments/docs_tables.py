@@ -35,8 +35,8 @@ A run is evaluated at step 0 too, before its first update; see [training](traini
 `signal/{name}_return`. `'histograms'` also adds distributions of the last update.
 
 Some methods add tags: `choice/entropy` and `choice/alpha` (mixed SAC), `branch_0/entropy` and `branch_0/alpha` for each
-branch, `loss/value` (SAC with a state-value network), `loss/skip` and `skip/observed` (TempoRL). An algorithm of your own
-declares its tags in `summary_tags`.
+branch, `loss/value` (SAC with a state-value network), `loss/skip` and `skip/observed` (TempoRL), `loss/gate`
+and those of the slow policy (TLA). An algorithm of your own declares its tags in `summary_tags`.
 """
 MACROS = """# Macros
 

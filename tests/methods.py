@@ -10,6 +10,7 @@ METHODS = [name for name in FILES if not name.startswith("sqil_")]
 # One of each family: what is wired alike for all of them is tested with these.
 REPRESENTATIVES = ["sac", "taac_q", "sac_discrete", "sac_recurrent", "temporl"]
 DISCRETE_METHODS = {"sac_discrete", "sac_branches", "sac_discrete_recurrent"}  # the others are of continuous actions
+DETERMINISTIC = {"td3", "temporl_ddpg", "tla"}  # policies that draw nothing and have no entropy
 
 
 def fitting(method: str) -> list[str]:

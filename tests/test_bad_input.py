@@ -76,6 +76,11 @@ def test_values_that_are_refused(param, message):
             r"segment_length must be 5 or more frames \(.*TempoRLAlgorithm.max_skip = 4 steps\), got 4",
         ),
         (
+            "tla",
+            ["TlaAlgorithm.slow_steps = 6"],
+            r"segment_length must be 13 or more frames \(.*TlaAlgorithm.slow_steps = 6\), got 11",
+        ),
+        (
             "sac_recurrent",
             ["RecurrentSacAlgorithm.burn_in = 3", "Trainer.segment_length = 4"],
             r"segment_length must be 5 or more frames \(RecurrentSacAlgorithm.burn_in = 3, .*\), got 4",

@@ -66,10 +66,11 @@ def point_mass(method, env_name, *more, updates=400):
     return trainer, evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=7)
 
 
-@pytest.mark.parametrize("method", ["sac", "sac_krep", "sdar", "taac_q", "td3", "temporl"])
+@pytest.mark.parametrize("method", ["sac", "sac_krep", "sdar", "taac_q", "td3", "temporl", "temporl_ddpg", "tla"])
 def test_learns_to_drive_a_point_to_the_origin(method):
     """Standing still returns about -25, a random walk less; the best is about -4: straight to 0, and stay."""
-    _, episodes = point_mass(method, "PointMass-v0", "gamma = 0.95")
+    prices = ["TlaAlgorithm.decision_price = 0.02", "TlaAlgorithm.jerk_price = 0.02"] if method == "tla" else []
+    _, episodes = point_mass(method, "PointMass-v0", "gamma = 0.95", *prices)
     result = summarize(episodes)
     assert result.return_mean > -6.5, result
     if method in ("sac", "td3"):

@@ -53,6 +53,8 @@ METHODS = (
     Setting("tacos", "Hopper-v5", 2),
     Setting("td3", "Hopper-v5", 2),
     Setting("temporl", "Hopper-v5", 1),
+    Setting("temporl_ddpg", "Pendulum-v1", 2),
+    Setting("tla", "Hopper-v5", 2),
 )
 MORE = (
     Setting("taac", "Hopper-v5", 2, "asynchronous", ASYNCHRONOUS),

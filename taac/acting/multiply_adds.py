@@ -50,17 +50,21 @@ class MultiplyAdds:
 
 def counted(algorithm: Algorithm, act: Callable[[], AlgStep], counts: Counter[str]) -> AlgStep:
     """Returns what `act` returns. Adds to `counts`, by name, the multiply-adds of each of the `acting_modules`."""
-    handles = []
+    handles, inside = [], Counter[str]()
     with FlopCounterMode(display=False) as counter:
 
         def add(sign: int, name: str, *_: Any) -> None:
-            counts[name] += sign * counter.get_total_flops() // 2
+            """Enters or leaves a part of a module; only the outermost counts."""
+            inside[name] -= sign
+            if inside[name] == (sign == -1):
+                counts[name] += sign * counter.get_total_flops() // 2
 
         try:
             for name in algorithm.acting_modules():
                 module: nn.Module = algorithm.get_submodule(name)
-                handles.append(module.register_forward_pre_hook(functools.partial(add, -1, name)))
-                handles.append(module.register_forward_hook(functools.partial(add, 1, name)))
+                for part in module.modules():  # an algorithm in it is not called itself
+                    handles.append(part.register_forward_pre_hook(functools.partial(add, -1, name)))
+                    handles.append(part.register_forward_hook(functools.partial(add, 1, name)))
             return act()
         finally:
             for handle in handles:

@@ -14,7 +14,8 @@ from taac.algorithms.taac import TaacAlgorithm
 from taac.algorithms.td3 import Td3Algorithm
 from taac.algorithms.td_losses import OneStepTDLoss, RetraceTDLoss, TAACTDLoss, TDLoss
 from taac.algorithms.temperature import Temperature
-from taac.algorithms.temporl import TempoRLAlgorithm
+from taac.algorithms.temporl import TempoRLAlgorithm, TempoRLTd3Algorithm
+from taac.algorithms.tla import TlaAlgorithm
 
 __all__ = [
     "Algorithm",
@@ -35,4 +36,6 @@ __all__ = [
     "Td3Algorithm",
     "Temperature",
     "TempoRLAlgorithm",
+    "TempoRLTd3Algorithm",
+    "TlaAlgorithm",
 ]

@@ -85,16 +85,23 @@ class Td3Algorithm(ActorCriticAlgorithm):
 
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
-        mean = self.actor(self.actor_features(time_step.observation))
+        return self.greedy_step(time_step, self.actor_features(time_step.observation), epsilon)
+
+    @torch.inference_mode()
+    def rollout_step(self, time_step: TimeStep, state: Nest, noise: torch.Tensor | None = None) -> AlgStep:
+        return self.sampled_step(time_step, self.actor_features(time_step.observation), noise)
+
+    def greedy_step(self, time_step: TimeStep, features: torch.Tensor, epsilon: float) -> AlgStep:
+        """Returns the step of `predict_step`, given the actor's features `[B, F]`."""
+        mean = self.actor(features)
         action = torch.tanh(mean)
         if epsilon > 0:
             action = torch.where(torch.rand_like(action[..., :1]) < epsilon, self._explored(action), action)
         return self._execute(time_step, action)._replace(policy=(mean, torch.full_like(mean, -math.inf)))
 
-    @torch.inference_mode()
-    def rollout_step(self, time_step: TimeStep, state: Nest, noise: torch.Tensor | None = None) -> AlgStep:
-        greedy = torch.tanh(self.actor(self.actor_features(time_step.observation)))
-        return self._execute(time_step, self._explored(greedy, noise))
+    def sampled_step(self, time_step: TimeStep, features: torch.Tensor, noise: torch.Tensor | None = None) -> AlgStep:
+        """Returns the step of `rollout_step`, given the actor's features `[B, F]`."""
+        return self._execute(time_step, self._explored(torch.tanh(self.actor(features)), noise))
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
@@ -122,9 +129,7 @@ class Td3Algorithm(ActorCriticAlgorithm):
         # a' = clip(mu'(s') + clip(noise, -c, c), -1, 1), and V(s') = min_i Q'_i(s', a')
         with torch.no_grad():
             next_observation = nest.index(time_step.observation, slice(1, None))
-            target_features = self.target_encoder(next_observation)
-            own = self.target_actor_encoder
-            greedy = torch.tanh(self.target_actor(target_features if own is None else own(next_observation)))
+            target_features, greedy = self.target_action(next_observation)
             noise = (self.target_noise * torch.randn_like(greedy)).clamp(-self.target_noise_clip, self.target_noise_clip)
             next_action = (greedy + noise).clamp(-1.0, 1.0)
             value = self.min_over_critics(self.q_values(self.target_critics, target_features, next_action))
@@ -136,11 +141,17 @@ class Td3Algorithm(ActorCriticAlgorithm):
             prediction=prediction,
             q=self.value_of(self.critics, prediction),
             value=self.pad_front(value),
+            features=features.detach(),
         )
+
+    def target_action(self, observation: Nest) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the target critics' features `[..., F]` and the target actor's action `mu'(s)` `[..., A]`, without noise."""
+        features, own = self.target_encoder(observation), self.target_actor_encoder
+        return features, torch.tanh(self.target_actor(features if own is None else own(observation)))
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
-        target = self.td_loss.returns(experience.time_step, info.value, switch)
+        target = self.td_loss.returns(experience.time_step, info.value, switch, info.bonus)
         return self.loss_info(experience, info, target)
 
     def proposal(self, observation: Nest, experience: Experience) -> torch.Tensor:

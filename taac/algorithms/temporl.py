@@ -1,10 +1,10 @@
-"""TempoRL on the SAC backbone: first choose the action, then how long to hold it.
+"""TempoRL on SAC, TD3 or DDPG: first choose the action, then how long to hold it.
 
 A second network values each duration j = 1..J of the action that the actor has just chosen. It learns from observed skips:
 an action held over states s_t..s_{t+j} is an example of every duration between any two of these states.
 
 Source: Biedenkapp, Rajan, Hutter and Lindauer, TempoRL: Learning When to Act (ICML 2021, arXiv:2106.05262), section 4. The
-paper's continuous version uses DDPG.
+paper's continuous version uses DDPG; its code is automl/TempoRL.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import gin
 import torch
 import torch.nn as nn
 
-from taac.algorithms.actor_critic import TrainInfo, trainable
+from taac.algorithms.actor_critic import ActorCriticAlgorithm, TrainInfo, trainable
 from taac.algorithms.sac import SacAlgorithm
+from taac.algorithms.td3 import Td3Algorithm
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import CriticEnsemble
-from taac.ops import distributions, value_ops
+from taac.ops import value_ops
 from taac.ops.schedules import Schedule
 
 
@@ -38,59 +39,54 @@ class TempoRLInfo(NamedTuple):
     decided: torch.Tensor  # [B] bool, whether a new action was chosen here
 
 
-@gin.configurable
-class TempoRLAlgorithm(SacAlgorithm):
-    """SAC whose actions are held for `argmax_j Q_skip(s, a, j)` steps, epsilon-greedily while exploring.
+class SkipValues(NamedTuple):
+    """What `Skips.train_step` adds to `TrainInfo`."""
 
-    SAC itself learns from every environment step. `Q_skip(s_t, a_t, j)` regresses on the j rewards that followed, plus SAC's
-    target value of the state reached:
+    predicted: torch.Tensor  # [1, T-1, B, J(, D)(, ...)], for every duration of the executed action
+    entropy: torch.Tensor | None  # [T, B(, D)], the entropy bonus in target values before the price; None if there is none
+
+
+class Skips(ActorCriticAlgorithm):
+    """Mixin whose actions are held for `argmax_j Q_skip(s, a, j)` steps, epsilon-greedily while exploring.
+
+    List it before the backbone among the bases of a class, and call `hold_actions` at the end of the constructor. The backbone
+    itself learns from every environment step. `Q_skip(s_t, a_t, j)` regresses on the j rewards that followed, plus the
+    backbone's target value of the state reached:
 
         sum_{i<j} gamma^i r_{t+1+i} + sum_{0<i<j} gamma^i h(s_{t+i}) + gamma^j V(s_{t+j})
 
     The loss uses every duration observed in the replayed segment, and averages over the durations of a frame. Here
-    `h(s) = -alpha log pi(a~|s)` is the entropy bonus that V contains; it is 0 without `entropy_in_target`. With h, every
-    duration contains the entropy of the same steps, so durations differ by their rewards only (see `value_ops.skip_returns`).
+    `h(s) = -alpha log pi(a~|s)` is the entropy bonus that V contains; it is 0 without one. With h, every duration contains the
+    entropy of the same steps, so durations differ by their rewards only (see `value_ops.skip_returns`).
 
     With a price c of a decision, V is the value of deciding at every step, each at that price. Inside a skip nobody decides, so
     a skip of j steps saves j - 1 prices.
-
-    Args:
-        observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
-        max_skip: J, the longest duration; at most the segment length minus one, because shorter segments cannot contain it.
-        skip_epsilon: probability of a uniformly random duration while exploring.
-        decision_price: c, a number or a schedule, in units of the reward that is learnt. Reported returns do not contain it.
-        target_decision_rate: learns c so that one over the mean of `argmax_j Q_skip(s, a, j)`, at replayed states and actions, is
-            this; see `DecisionPrice`.
-        skip_critic_ctor: called with input size, `reward_dim`, `num_choices` and `num_critics=1`; see `CriticEnsemble`.
-        sac_arguments: the other arguments of `SacAlgorithm`; bind them there in gin.
-
-    Raises:
-        TaacError: errors of `SacAlgorithm`; settings out of range.
-
-    Assumed, because the paper's backbone is DDPG: V is SAC's soft value; `Q_skip` sends no gradient to a shared encoder. On
-    Pendulum the paper uses J = 20 and a separate replay buffer of skips; here skips come from replayed segments.
     """
 
-    def __init__(
+    greedy_step: Callable[..., AlgStep]
+    sampled_step: Callable[..., AlgStep]
+
+    def hold_actions(
         self,
-        observation_spec: Nest,
-        action_spec: Any,
-        *,
-        max_skip: int = 3,
-        skip_epsilon: float = 0.1,
-        decision_price: float | Schedule = 0.0,
-        target_decision_rate: float | None = None,
-        skip_critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
-        **sac_arguments: Any,
-    ):
-        super().__init__(observation_spec, action_spec, **sac_arguments)
+        max_skip: int,
+        skip_epsilon: float,
+        decision_price: float | Schedule,
+        target_decision_rate: float | None,
+        skip_critic_ctor: Callable[..., nn.Module],
+    ) -> None:
+        """Adds the values of durations.
+
+        Raises:
+            TaacError: settings out of range.
+        """
+        name = type(self).__name__
         if max_skip < 1:
-            raise TaacError(f"TempoRLAlgorithm.max_skip must be 1 or more, got {max_skip}")
+            raise TaacError(f"{name}.max_skip must be 1 or more, got {max_skip}")
         if not 0 <= skip_epsilon <= 1:
-            raise TaacError(f"TempoRLAlgorithm.skip_epsilon must be in [0, 1], got {skip_epsilon}")
+            raise TaacError(f"{name}.skip_epsilon must be in [0, 1], got {skip_epsilon}")
         self.max_skip, self.skip_epsilon = max_skip, skip_epsilon
         self.min_segment_length = max_skip + 1
-        self.min_segment_reason = f"so that it holds an action held for TempoRLAlgorithm.max_skip = {max_skip} steps"
+        self.min_segment_reason = f"so that it holds an action held for {name}.max_skip = {max_skip} steps"
         self.skip_critic = skip_critic_ctor(
             self.feature_size + self.action_size, self.reward_dim, num_choices=max_skip, num_critics=1
         )
@@ -109,22 +105,20 @@ class TempoRLAlgorithm(SacAlgorithm):
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: TempoRLState, epsilon: float = 0.0) -> AlgStep:
         features, seen = self.encode(time_step.observation)
-        mean, log_std = self.actor(seen)
-        action = distributions.squashed_normal_mode(mean, log_std, epsilon)
-        step = self._commit(state, action, self._duration(features, action, epsilon * self.skip_epsilon))
-        return step._replace(policy=(mean, log_std))
+        new = self.greedy_step(time_step, seen, epsilon)
+        step = self._commit(state, new.output, self._duration(features, new.output, epsilon * self.skip_epsilon))
+        return step._replace(policy=new.policy)
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: TempoRLState, noise: torch.Tensor | None = None) -> AlgStep:
         features, seen = self.encode(time_step.observation)
-        mean, log_std = self.actor(seen)
-        action = distributions.squashed_normal_action(mean, log_std, noise)
-        step = self._commit(state, action, self._duration(features, action, self.skip_epsilon))
-        return step._replace(policy=(mean, log_std))
+        new = self.sampled_step(time_step, seen, noise)
+        step = self._commit(state, new.output, self._duration(features, new.output, self.skip_epsilon))
+        return step._replace(policy=new.policy)
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: TempoRLState) -> AlgStep:
-        action = torch.empty_like(state.action).uniform_(-1.0, 1.0)
+        action = super().random_step(time_step, ()).output
         return self._commit(state, action, torch.randint_like(state.left, 1, self.max_skip + 1))
 
     def _duration(self, features: torch.Tensor, action: torch.Tensor, epsilon: float) -> torch.Tensor:
@@ -149,23 +143,17 @@ class TempoRLAlgorithm(SacAlgorithm):
     # Learning --------------------------------------------------------------------------------------------------------
 
     def train_step(self, experience: Experience) -> TrainInfo:
-        info = super().train_step(experience)
+        info: TrainInfo = super().train_step(experience)
         assert info.features is not None
-        # [1, T-1, B, J(, D)(, ...)], predictions for every duration of the executed action
         predicted = self.skip_critic(info.features[:-1], experience.time_step.prev_action[1:])
+        value, bonus = self.priced(info.value, info.bonus, 1.0)
+        own = SkipValues(predicted, info.bonus)
         if self.decision_price is not None:
             best = self.weighted(self.value_of(self.skip_critic, predicted.detach())[0]).argmax(-1) + 1.0
             missing = (0, 0, 0, len(info.actor_loss) - len(best))  # the last frame, where no action is known
             ones = nn.functional.pad(torch.ones_like(best), missing)
             info = info._replace(decisions=ones, steps=nn.functional.pad(best, missing))
-        return info._replace(own=predicted)
-
-    def next_value(
-        self, target_features: torch.Tensor, seen: torch.Tensor, action: torch.Tensor, log_pi: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Returns SAC's value less the price of deciding at every step, and the part of it that is no reward."""
-        value, bonus = super().next_value(target_features, seen, action, log_pi)
-        return self.priced(value, bonus, 1.0)
+        return info._replace(value=value, bonus=bonus, own=own)
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         loss, extra, error, detail = super().calc_loss(experience, info)
@@ -177,10 +165,10 @@ class TempoRLAlgorithm(SacAlgorithm):
             self.td_loss.discount(time_step),
             experience.rollout_info.decided,
             self.max_skip,
-            self._entropy_bonus(info),
+            info.own.entropy,
         )
         # [J, T-1, B]: the error of each duration, then the mean over the durations that happened
-        errors = [self.value_error(self.skip_critic, p, g) for p, g in zip(info.own.unbind(3), target)]
+        errors = [self.value_error(self.skip_critic, p, g) for p, g in zip(info.own.predicted.unbind(3), target)]
         skip_error = torch.stack(errors)
         skip_loss = (skip_error * happened).sum(0) / happened.sum(0).clamp(min=1)
         own = {
@@ -188,14 +176,6 @@ class TempoRLAlgorithm(SacAlgorithm):
             "skip/observed": self.mean_acted(experience, happened.sum(0).to(skip_loss.dtype)),
         }
         return LossInfo(loss + nn.functional.pad(skip_loss, (0, 0, 0, 1)), {**extra, **own}, error, detail)
-
-    def _entropy_bonus(self, info: TrainInfo) -> torch.Tensor | None:
-        """Returns the part of `info.bonus` that a skip contains too: not the price, because it decides nowhere inside."""
-        if self.decision_price is None or info.bonus is None:
-            return info.bonus
-        if not self.entropy_in_target:
-            return None
-        return info.bonus + self.share_out(self.decision_price())
 
     def acting_modules(self) -> list[str]:
         return [*super().acting_modules(), "encoder", "skip_critic"]
@@ -212,3 +192,71 @@ class TempoRLAlgorithm(SacAlgorithm):
             "loss/skip": "error (squared or Huber's) of the durations' values, mean over a frame's, then frames except LAST",
             "skip/observed": "durations that a replayed frame is an example of, mean over frames except LAST",
         }
+
+
+@gin.configurable
+class TempoRLAlgorithm(Skips, SacAlgorithm):
+    """TempoRL on SAC; see `Skips`.
+
+    Args:
+        observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
+        max_skip: J, the longest duration; at most the segment length minus one, because shorter segments cannot contain it.
+        skip_epsilon: probability of a uniformly random duration while exploring.
+        decision_price: c, a number or a schedule, in units of the reward that is learnt. Reported returns do not contain it.
+        target_decision_rate: learns c so that one over the mean of `argmax_j Q_skip(s, a, j)`, at replayed states and actions, is
+            this; see `DecisionPrice`.
+        skip_critic_ctor: called with input size, `reward_dim`, `num_choices` and `num_critics=1`; see `CriticEnsemble`.
+        sac_arguments: the other arguments of `SacAlgorithm`; bind them there in gin.
+
+    Raises:
+        TaacError: errors of `SacAlgorithm`; settings out of range.
+
+    Assumed, because the paper's backbone is DDPG: V is SAC's soft value; `Q_skip` sends no gradient to a shared encoder. The
+    paper has a separate replay buffer of skips; here skips come from replayed segments.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: Any,
+        *,
+        max_skip: int = 3,
+        skip_epsilon: float = 0.1,
+        decision_price: float | Schedule = 0.0,
+        target_decision_rate: float | None = None,
+        skip_critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
+        **sac_arguments: Any,
+    ):
+        super().__init__(observation_spec, action_spec, **sac_arguments)
+        self.hold_actions(max_skip, skip_epsilon, decision_price, target_decision_rate, skip_critic_ctor)
+
+
+@gin.configurable
+class TempoRLTd3Algorithm(Skips, Td3Algorithm):
+    """TempoRL on TD3, or on DDPG as published: that is TD3 with one critic, no noise on target actions and no delay; see `Skips`.
+
+    Args:
+        max_skip, skip_epsilon, decision_price, target_decision_rate, skip_critic_ctor: as in `TempoRLAlgorithm`.
+        observation_spec, action_spec, td3_arguments: of `Td3Algorithm`; bind the latter there in gin.
+
+    Raises:
+        TaacError: errors of `Td3Algorithm`; settings out of range.
+
+    Assumed: V is TD3's target value, which with DDPG's settings is the published `Q'(s, mu'(s))`. Skips that a time limit ends
+    bootstrap; the published code takes any end of an episode for a termination there.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: Any,
+        *,
+        max_skip: int = 3,
+        skip_epsilon: float = 0.1,
+        decision_price: float | Schedule = 0.0,
+        target_decision_rate: float | None = None,
+        skip_critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
+        **td3_arguments: Any,
+    ):
+        super().__init__(observation_spec, action_spec, **td3_arguments)
+        self.hold_actions(max_skip, skip_epsilon, decision_price, target_decision_rate, skip_critic_ctor)

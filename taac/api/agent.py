@@ -55,7 +55,8 @@ class Distribution(NamedTuple):
     # Q, in the units of the rewards that are learnt from: the least of the critics, and the weighted sum of a vector reward.
     q: np.ndarray | None = None  # [B], of the action that `distribution` was given, or of what a greedy agent does
     # [B, K, C] of the choices of K branches, padded with the last one's; [B, C] of those beside the greedy continuous action; of
-    # TAAC [B, 2], of continuing and of the greedy new action; of TempoRL [B, J], of holding that for 1 to J steps.
+    # TAAC [B, 2], of continuing and of the greedy new action; of TempoRL [B, J], of holding that for 1 to J steps; of TLA
+    # [B, 2], of a gate that is closed or open.
     q_choices: np.ndarray | None = None
 
 

@@ -215,6 +215,29 @@ def skip_returns(
         return returns, happened
 
 
+def first_window(begins: torch.Tensor, step_type: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Finds the first whole window of each segment. A window ends where the next one begins, or at LAST.
+
+    Args:
+        begins: `[T, B]` bool, whether a window begins at a step. At LAST, where no action is taken, it is not read.
+        step_type: `[T, B]`.
+
+    Returns:
+        The steps at which the window begins and ends, `[B]` int64, with `begin < end`; and whether there is one, `[B]` bool.
+        Where there is none, the steps are 0 and 1.
+
+    Raises:
+        TaacError: shapes that do not fit.
+    """
+    _check_bool("begins", begins, step_type)
+    steps, last = len(step_type), step_type == StepType.LAST
+    at = torch.arange(steps, device=step_type.device).unsqueeze(1).expand(step_type.shape)
+    begin = torch.where(begins & ~last, at, steps).amin(0)
+    end = torch.where((begins | last) & (at > begin), at, steps).amin(0)
+    found = end < steps
+    return torch.where(found, begin, 0), torch.where(found, end, 1), found
+
+
 def _check_bool(name: str, given: torch.Tensor, step_type: torch.Tensor) -> None:
     if given.shape != step_type.shape or given.dtype != torch.bool:
         raise TaacError(

@@ -65,6 +65,20 @@ def test_none_where_an_action_is_held():
     assert episode.multiply_adds == episode.decisions * one[0]
 
 
+def test_of_two_policies_only_those_that_are_asked():
+    """TLA: the slow policy and the gate where a window begins, the fast policy where it is open."""
+    trainer = build("TlaAlgorithm.slow_steps = 4", "Trainer.segment_length = 9", "TlaAlgorithm.gate_epsilon = 1.0", method="tla")
+    agent, environment, steps = trainer.agent, trainer.collector.environment, []
+    # Epsilon 1 draws each gate by a coin.
+    (episode,) = evaluate(agent, environment, 1, seed=0, epsilon=1.0, on_step=lambda _, step: steps.append(step.info))
+    begins, opened = (sum(bool(getattr(info, name)) for info in steps[:-1]) for name in ("begins", "open"))  # not at LAST
+    of = agent.algorithm
+    policies = (of.actor, of.slow.actor, of.gate_critic)
+    fast, slow, gate = (sum(p.numel() for n, p in module.named_parameters() if n.endswith("weight")) for module in policies)
+    assert 0 < opened < len(steps) and begins == episode.length // 4
+    assert episode.multiply_adds == begins * (slow + gate) + opened * fast
+
+
 @pytest.mark.parametrize("hold, decisions", [(1, 200), (3, 67)])
 def test_of_an_agent_that_is_asked_less(hold, decisions):
     trainer = build(method="sac")

@@ -176,7 +176,8 @@ def test_an_action_is_made_of_the_noise_it_is_given(method):
     trainer.close()
     (action,) = [leaf for leaf in nest.flatten(step.output) if leaf.is_floating_point()]
     mean, log_std = nest.flatten(step.policy or policy)[-2:]
-    expected = (mean.tanh() + 0.1 * noise).clamp(-1, 1) if method == "td3" else (mean + log_std.exp() * noise).tanh()
+    deterministic = method in ("td3", "temporl_ddpg", "tla")
+    expected = (mean.tanh() + 0.1 * noise).clamp(-1, 1) if deterministic else (mean + log_std.exp() * noise).tanh()
     decided = step.decided.reshape(3)
     assert decided.any()
     torch.testing.assert_close(action[decided], expected[decided])

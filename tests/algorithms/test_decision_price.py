@@ -88,6 +88,7 @@ def test_a_price_where_every_step_is_a_decision_is_refused():
     [
         ("taac", "TaacAlgorithm", 0.2), ("sac_hybrid", "TaacAlgorithm", 0.2), ("sdar", "SdarAlgorithm", 0.2),
         ("sac_krep", "MixedSacAlgorithm", 0.9), ("temporl", "TempoRLAlgorithm", 0.9),
+        ("temporl_ddpg", "TempoRLTd3Algorithm", 0.9),
     ],
 )  # fmt: skip
 def test_a_price_is_learnt_in_a_training(method, algorithm, wanted):

@@ -1,4 +1,4 @@
-"""TempoRL: how long actions are held, what is stored, and the skip values' loss beside SAC's own."""
+"""TempoRL: how long actions are held, what is stored, and the skip values' loss beside that of SAC, TD3 or DDPG."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ import math
 import pytest
 import torch
 
-from taac.algorithms import OneStepTDLoss, RetraceTDLoss, SacAlgorithm, TempoRLAlgorithm
+from taac.algorithms import (
+    OneStepTDLoss,
+    RetraceTDLoss,
+    SacAlgorithm,
+    Td3Algorithm,
+    TDLoss,
+    TempoRLAlgorithm,
+    TempoRLTd3Algorithm,
+)
 from taac.algorithms.algorithm import reset_where_first
 from taac.algorithms.temporl import TempoRLInfo, TempoRLState
 from taac.data_structures import Experience
 from taac.errors import TaacError
-from taac.networks import ActorNetwork, CriticEnsemble
+from taac.networks import ActorNetwork, CriticEnsemble, DeterministicActorNetwork
 from tests.algorithms import reference
 from tests.algorithms.reference import ACTION_SPEC, BATCH, IMAGE_SPEC, IS_LAST, NUM_ACTIONS, STEPS, VECTOR_SPEC, F, L, M
 
@@ -334,6 +342,77 @@ def test_what_is_observed():
         assert loss.extra["skip/observed"].item() == expected
     assert set(tested.summary_tags()) == {"loss/skip", "skip/observed"}
     assert all(x.dim() == 0 and not x.requires_grad for x in loss.extra.values())
+
+
+DDPG = {"num_critics": 1, "target_noise": 0.0}
+
+
+def on_td3(num_critics=2, reward_weights=None, td_loss=None, target_noise=0.2, **own):
+    """TD3 and TempoRL of the same networks, in float64."""
+    options = {
+        "reward_dim": len(reward_weights) if reward_weights else None, "reward_weights": reward_weights,
+        "td_loss": td_loss or OneStepTDLoss(0.875), "target_noise": target_noise, **reference.networks(num_critics),
+        "actor_ctor": functools.partial(DeterministicActorNetwork, hidden_layers=(5, 4)),
+    }  # fmt: skip
+    skip = functools.partial(CriticEnsemble, hidden_layers=(5,))
+    tested = reference.scrambled(TempoRLTd3Algorithm(VECTOR_SPEC, ACTION_SPEC, skip_critic_ctor=skip, **own, **options))
+    plain = reference.scrambled(Td3Algorithm(VECTOR_SPEC, ACTION_SPEC, **options))
+    plain.load_state_dict({name: tested.state_dict()[name] for name in plain.state_dict()})
+    return tested, plain
+
+
+@pytest.mark.parametrize("settings", [DDPG, {}, {"reward_weights": (1.0, -0.5, 2.0)}], ids=["ddpg", "td3", "vector-reward"])
+def test_on_td3_a_loss_is_its_own_and_that_of_the_skip_values(settings):
+    tested, plain = on_td3(**settings)
+    weights = settings.get("reward_weights")
+    experience = stored(reward_dim=weights and len(weights))
+    loss, _ = losses_of(tested, experience)
+    expected, info = losses_of(plain, Experience(experience.time_step, ()))
+    w, value = reference.weights_of(tested), info.value
+    if settings is DDPG:  # the published target, Q'(s, mu'(s)), from the raw weights
+        for t in range(1, STEPS):
+            for b in range(BATCH):
+                x = obs = reference.encode(w, "target_encoder", experience.time_step.observation, t, b)
+                for layer in reference.hidden(w, "target_actor"):
+                    x = torch.relu(w[f"{layer}.weight"] @ x + w[f"{layer}.bias"])
+                x = torch.tanh(w["target_actor.head.weight"] @ x + w["target_actor.head.bias"])
+                torch.testing.assert_close(value[t, b], reference.critics(w, "target_critics", obs, x)[0].squeeze().detach())
+    skip = skip_reference(w, experience, value, torch.zeros_like(value), 3, (0.875,) * len(weights or (1,)))
+    skip = torch.stack([torch.stack(row) for row in skip])
+    torch.testing.assert_close(loss.loss, expected.loss + skip, rtol=1e-5, atol=1e-7)
+    loss.loss.mean().backward()
+    expected.loss.mean().backward()
+    for name, parameter in tested.named_parameters():
+        if "skip" in name:
+            assert parameter.grad.abs().max() > 1e-5
+        elif parameter.requires_grad:
+            torch.testing.assert_close(parameter.grad, plain.get_parameter(name).grad, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("td_loss", [OneStepTDLoss, TDLoss])
+def test_on_td3_every_step_of_a_return_is_a_decision(td_loss):
+    tested, plain = on_td3(**DDPG, td_loss=td_loss(1.0), decision_price=0.5)
+    time_step = reference.replayed(VECTOR_SPEC)
+    step_type = torch.full_like(time_step.step_type, int(M))
+    experience = Experience(
+        time_step._replace(step_type=step_type, discount=torch.ones_like(time_step.discount)),
+        TempoRLInfo(torch.zeros(STEPS, BATCH, dtype=torch.bool)),
+    )
+    (loss, _), (free, _) = losses_of(tested, experience), losses_of(plain, Experience(experience.time_step, ()))
+    decisions = 1 if td_loss is OneStepTDLoss else STEPS / 2  # 1 .. T-1 of them, by the frame
+    expected = free.extra["critic/target"].item() - 0.5 * decisions
+    assert loss.extra["critic/target"].item() == pytest.approx(expected)
+
+
+def test_on_td3_it_explores_by_td3s_noise():
+    tested, plain = on_td3(max_skip=1)
+    time_step, state = reference.frame(30), tested.initial_state(30)
+    for step in ("rollout_step", "predict_step"):
+        torch.manual_seed(1)
+        expected = getattr(plain, step)(time_step, ()).output
+        torch.manual_seed(1)
+        found = getattr(tested, step)(time_step, state)
+        assert torch.equal(found.output, expected) and found.decided.all()
 
 
 def test_the_shortest_segment_holds_the_longest_duration():

@@ -20,7 +20,7 @@ from tests.environments.team import TEAM, Team
 from tests.environments.toys import Masked, env_id
 from tests.learning.test_optimizers import CAMERA
 from tests.learning.test_roles import disturb
-from tests.methods import DISCRETE_METHODS, fitting
+from tests.methods import DETERMINISTIC, DISCRETE_METHODS, fitting
 from tests.training.runs import every_method
 from tests.training.test_tensorboard import TINY
 
@@ -75,7 +75,7 @@ def test_a_greedy_step_takes_the_mode_of_its_distribution(method):
         if found.switch_probability is not None:
             assert np.array_equal(new, found.switch_probability > 0.5)
         if found.mean is not None:
-            assert (found.std > 0).all() if method != "td3" else not found.std.any()
+            assert (found.std > 0).all() if method not in DETERMINISTIC else not found.std.any()
             assert action[-1][new] == pytest.approx(np.tanh(found.mean)[new], abs=1e-6)
         if found.probabilities is not None:
             assert found.probabilities.sum(-1) == pytest.approx(1.0)
@@ -98,10 +98,13 @@ def test_every_method_decides_by_the_values_that_its_distribution_says(method):
         found, (action, after) = agent.distribution(observation, state), agent.act(observation, state)
         q, choices, taken = found.q, found.q_choices, np.zeros(4, int)
         assert q.shape == (4,) and q.std() > 0.01
-        if method == "temporl":
+        if method.startswith("temporl"):
             assert choices.shape == (4, algorithm.max_skip)
             left = np.where(after.decided, choices.argmax(-1), after.memory.left)
             assert left.tolist() == after.memory.left.tolist()
+        elif method == "tla":
+            begins = after.memory.left == algorithm.slow_steps - 1
+            assert choices.shape == (4, 2) and (choices.argmax(-1) == after.memory.open)[begins].all()
         elif found.switch_probability is not None and method != "sdar":
             assert q == pytest.approx(np.where(after.decided, choices[:, 1], choices[:, 0]), rel=1e-4, abs=1e-5)
             if method != "sac_hybrid":  # whose switch is learnt

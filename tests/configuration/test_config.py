@@ -24,6 +24,7 @@ METHODS = [ROOT / "gin" / "methods" / f"{name}.gin" for name in methods.METHODS]
 EXPERIMENTS = sorted(  # the others are for `taac compare`
     path for path in (ROOT / "experiments").glob("*.gin") if "Comparison." not in path.read_text()
 )
+PUBLISHED = sorted(path for path in (ROOT / "gin").glob("*/*-v*.gin"))
 TASK, METHOD = "gin/tasks/simple_control.gin", "gin/methods/taac.gin"
 # A buffer and networks small enough to build in no time.
 SMALL = ["replay_length = 500", "hidden_layers = (8,)", "batch_size = 4", "initial_collect_steps = 20"]
@@ -106,6 +107,16 @@ def test_every_environment_of_every_task(task, env_name):
     more = [f"create_environment.env_name = '{env_name}'", "num_envs = 1", "create_experiment.evaluation_envs = 1"]
     method = "gin/methods/sac_discrete.gin" if task in DISCRETE_TASKS else METHOD
     trainer = build([f"gin/tasks/{task}.gin", method], [*SMALL, *more])
+    step(trainer)
+    trainer.close()
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_every_published_setting_of_a_method_for_a_task(path):
+    """A file is named like its environment, and is added after the method file that its folder is named like."""
+    more = [f"create_environment.env_name = '{path.stem}'", "num_envs = 1", "create_experiment.evaluation_envs = 1"]
+    more.append("initial_collect_steps = 40")
+    trainer = build(["gin/tasks/default.gin", f"gin/methods/{path.parent.name}.gin", path], [*SMALL, *more])
     step(trainer)
     trainer.close()
 

@@ -105,7 +105,7 @@ def test_a_demonstrator_that_never_repeats_decides_at_every_step(demonstrations)
     trainer.close()
 
 
-@pytest.mark.parametrize("method, stored", [("sac_ntd", "pre_tanh"), ("temporl", "decided")])
+@pytest.mark.parametrize("method, stored", [("sac_ntd", "pre_tanh"), ("temporl", "decided"), ("tla", "slow_action")])
 def test_methods_that_store_more_than_actions_contain_are_refused(method, stored, demonstrations):
     with pytest.raises(TaacError, match=rf"cannot learn from demonstrations: it stores .*{stored}.* of its rollouts"):
         build(binding(demonstrations), method=method)

@@ -37,6 +37,7 @@ AGENTS = {
     "recurrent": ("sac_recurrent", "simple_control", "Pendulum-v1"),
     "discrete": ("sac_discrete", "discrete_control", "CartPole-v1"),
     "temporl": ("temporl", "simple_control", "Pendulum-v1"),
+    "tla": ("tla", "simple_control", "Pendulum-v1"),  # two policies, an encoder each
     "sdar": ("sdar", "simple_control", "Pendulum-v1"),  # decides for each dimension, on the action before
     "krep": ("sac_krep", "simple_control", "Pendulum-v1"),  # a Tuple of actions
     "asymmetric": (

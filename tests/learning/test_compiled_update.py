@@ -58,6 +58,7 @@ FAMILIES = {
     "taac_q": ["CriticEnsemble.activation = @Tanh"],
     "td3": [],  # whose actor is held in every second update
     "temporl": [],
+    "tla": ["DeterministicActorNetwork.activation = @ELU"],
 }
 
 

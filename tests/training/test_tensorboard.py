@@ -15,7 +15,7 @@ from taac.pictures.video import EpisodeVideo
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from taac.training.conduct import hyper_parameters
-from tests.methods import DISCRETE_METHODS, METHODS, fitting
+from tests.methods import DETERMINISTIC, DISCRETE_METHODS, METHODS, fitting
 from tests.training.runs import REPRESENTATIVES, Killed, assert_same_parameters, rows
 
 TINY = [
@@ -30,10 +30,13 @@ OWN = {
     "compare": {"beta/reach_through"},
     "skip": {"loss/skip", "skip/observed"},
     "choice": {"choice/entropy", "choice/alpha", "loss/temperature_choice"},
+    "price": {"decision/price", "loss/temperature_price"},
+    "gate": {"loss/gate", "loss/slow_critic", "loss/slow_actor", "critic/slow_q"},
 }
 EXPECTED_OWN = {
     **{m: OWN["beta"] | OWN["compare"] for m in METHODS if m.startswith("taac") or m == "sac_hybrid"},
-    "sdar": OWN["beta"], "temporl": OWN["skip"], "sac_krep": OWN["choice"],
+    "sdar": OWN["beta"], "temporl": OWN["skip"], "temporl_ddpg": OWN["skip"],
+    "sac_krep": OWN["choice"], "tla": OWN["gate"] | OWN["price"],
     "sac_value": {"loss/value", "learning_rate/value"},
 }  # fmt: skip
 
@@ -126,7 +129,7 @@ def test_every_method_has_the_same_tags(campaign):
         found = {tag for tag in campaign.tags(method) if not tag.startswith("schedule/")}  # of the method's gin file
         missing = {"policy/log_std"} if method in DISCRETE_METHODS else set()
         missing |= {"learning_rate/temperature"} if method == "sac_value" else set()  # its alpha is fixed
-        if method == "td3":  # whose policy draws nothing
+        if method in DETERMINISTIC:  # whose policy draws nothing
             missing = {tag for tag in common if tag.startswith("policy/") or "temperature" in tag}
         assert found == (common - missing) | EXPECTED_OWN.get(method, set()), method
 
