@@ -76,7 +76,7 @@ class L2C2(ActorRegularizer):
     """Local Lipschitz continuity between a state and the next: `lambda(u) |mu(s_t) - mu(s_t + u (s_{t+1} - s_t))|^2`.
 
     Each number of an observation has its own u, uniform in [-1, 1]; pixels and choices stay. lambda falls from `upper` at u = 0
-    to `lower` where the largest |u| of a frame is 1: `lambda = e upper / (max |u| + e)`, `e = lower / (upper - lower)`. mu is
+    to `lower` where the largest `|u|` of a frame is 1: `lambda = e upper / (max |u| + e)`, `e = lower / (upper - lower)`. mu is
     the greedy action in [-1, 1]. For TAAC it is the proposal `tanh(mean(s, tau_prev))` that the switch sees, and its state is
     (s, tau_prev): tau_prev moves towards the trajectory that was followed at frame t + 1 as s moves towards s_{t+1}.
 
