@@ -79,7 +79,7 @@ def test_learns_to_drive_a_point_to_the_origin(method):
         assert result.fraction_repeated > 0.05, result
 
 
-@pytest.mark.parametrize("method", ["sac", "taac", "td3"])
+@pytest.mark.parametrize("method", [*(pytest.param(m, marks=pytest.mark.slow) for m in ("sac", "taac")), "td3"])
 def test_pink_noise_finds_what_is_far_away_and_it_is_learnt(method):
     """In the first 60 episodes white noise finds nothing; or hardly anything with TAAC, which repeats actions."""
     pink = ["create_collector.explorer = @ColoredNoise()", "ColoredNoise.length = 60"]
