@@ -59,8 +59,8 @@ class TlaAlgorithm(Td3Algorithm):
 
     At each K-th step of an episode the slow policy chooses `a_s`, and the gate takes the greater of `G(s, a_s, closed)` and
     `G(s, a_s, open)`. While it is closed, `a_s` is held for K steps. While it is open, the fast policy acts at every step. This
-    object is the fast policy; `slow` is the other. With `g` 1 where the gate is open, and d_t the distance of a_t from a_s, its mean
-    over dimensions, each learns from transitions of its own:
+    object is the fast policy; `slow` is the other. With `g` 1 where the gate is open, and d_t the distance of a_t from a_s, its
+    mean over dimensions, each learns from transitions of its own:
 
         fast      s_t, a_t,  r_{t+1} - j d_t,                               s_{t+1}
         slow      s_w, a_s,  sum_{w < t <= e} (r_t - j d_{t-1}) - p K g,    s_e
