@@ -81,13 +81,14 @@ def make_model(task: str, seed: int, options: argparse.Namespace) -> Any:
     from stable_baselines3.common.noise import NormalActionNoise
 
     torch.set_num_threads(1)
-    size = np.ones(gymnasium.make(task).action_space.shape)
-    noise = {"action_noise": NormalActionNoise(0 * size, 0.1 * size), "learning_rate": 3e-4}
-    return {"sac": SAC, "td3": TD3}[options.algorithm](
-        "MlpPolicy", task, seed=seed, device="cpu", learning_starts=options.initial_collect_steps, batch_size=256,
-        buffer_size=max(options.num_env_steps, 1), policy_kwargs={"net_arch": [256, 256]}, verbose=0,
-        **(noise if options.algorithm == "td3" else {}),
+    model = {"sac": SAC, "td3": TD3}[options.algorithm](
+        "MlpPolicy", task, seed=seed, device="cpu", learning_starts=options.initial_collect_steps, learning_rate=3e-4,
+        batch_size=256, buffer_size=max(options.num_env_steps, 1), policy_kwargs={"net_arch": [256, 256]}, verbose=0,
     )  # fmt: skip
+    if options.algorithm == "td3":
+        size = np.ones(model.action_space.shape)
+        model.action_noise = NormalActionNoise(0 * size, 0.1 * size)
+    return model
 
 
 def train(folder: Path, task: str, seed: int, options: argparse.Namespace) -> None:

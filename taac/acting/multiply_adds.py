@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch.nn as nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from taac import nest
@@ -53,18 +52,21 @@ def counted(algorithm: Algorithm, act: Callable[[], AlgStep], counts: Counter[st
     handles, inside = [], Counter[str]()
     with FlopCounterMode(display=False) as counter:
 
-        def add(sign: int, name: str, *_: Any) -> None:
-            """Enters or leaves a part of a module; only the outermost counts."""
-            inside[name] -= sign
-            if inside[name] == (sign == -1):
-                counts[name] += sign * counter.get_total_flops() // 2
+        def enter(name: str, *_: Any) -> None:
+            if not inside[name]:  # the outermost of the parts alone
+                counts[name] -= counter.get_total_flops() // 2
+            inside[name] += 1
+
+        def leave(name: str, *_: Any) -> None:
+            inside[name] -= 1
+            if not inside[name]:
+                counts[name] += counter.get_total_flops() // 2
 
         try:
             for name in algorithm.acting_modules():
-                module: nn.Module = algorithm.get_submodule(name)
-                for part in module.modules():  # an algorithm in it is not called itself
-                    handles.append(part.register_forward_pre_hook(functools.partial(add, -1, name)))
-                    handles.append(part.register_forward_hook(functools.partial(add, 1, name)))
+                for part in algorithm.get_submodule(name).modules():  # an algorithm in it is not called itself
+                    handles.append(part.register_forward_pre_hook(functools.partial(enter, name)))
+                    handles.append(part.register_forward_hook(functools.partial(leave, name)))
             return act()
         finally:
             for handle in handles:

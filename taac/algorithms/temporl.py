@@ -20,7 +20,7 @@ from taac.algorithms.actor_critic import ActorCriticAlgorithm, TrainInfo, traina
 from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.td3 import Td3Algorithm
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
-from taac.errors import TaacError
+from taac.errors import TaacError, refuse_below
 from taac.networks import CriticEnsemble
 from taac.ops import value_ops
 from taac.ops.schedules import Schedule
@@ -49,9 +49,9 @@ class SkipValues(NamedTuple):
 class Skips(ActorCriticAlgorithm):
     """Mixin whose actions are held for `argmax_j Q_skip(s, a, j)` steps, epsilon-greedily while exploring.
 
-    List it before the backbone among the bases of a class, and call `hold_actions` at the end of the constructor. The backbone
-    itself learns from every environment step. `Q_skip(s_t, a_t, j)` regresses on the j rewards that followed, plus the
-    backbone's target value of the state reached:
+    List it before the backbone among the bases of a class, whose constructor is `Skips.__init__`. The backbone itself learns from
+    every environment step. `Q_skip(s_t, a_t, j)` regresses on the j rewards that followed, plus the backbone's target value of
+    the state reached:
 
         sum_{i<j} gamma^i r_{t+1+i} + sum_{0<i<j} gamma^i h(s_{t+i}) + gamma^j V(s_{t+j})
 
@@ -61,27 +61,39 @@ class Skips(ActorCriticAlgorithm):
 
     With a price c of a decision, V is the value of deciding at every step, each at that price. Inside a skip nobody decides, so
     a skip of j steps saves j - 1 prices.
+
+    Args:
+        observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
+        max_skip: J, the longest duration; at most the segment length minus one, because shorter segments cannot contain it.
+        skip_epsilon: probability of a uniformly random duration while exploring.
+        decision_price: c, a number or a schedule, in units of the reward that is learnt. Reported returns do not contain it.
+        target_decision_rate: learns c so that one over the mean of `argmax_j Q_skip(s, a, j)`, at replayed states and actions, is
+            this; see `DecisionPrice`.
+        skip_critic_ctor: called with input size, `reward_dim`, `num_choices` and `num_critics=1`; see `CriticEnsemble`.
+        backbone: the other arguments of the backbone; bind them there in gin.
+
+    Raises:
+        TaacError: errors of the backbone; settings out of range.
     """
 
     greedy_step: Callable[..., AlgStep]
     sampled_step: Callable[..., AlgStep]
 
-    def hold_actions(
+    def __init__(
         self,
-        max_skip: int,
-        skip_epsilon: float,
-        decision_price: float | Schedule,
-        target_decision_rate: float | None,
-        skip_critic_ctor: Callable[..., nn.Module],
-    ) -> None:
-        """Adds the values of durations.
-
-        Raises:
-            TaacError: settings out of range.
-        """
+        observation_spec: Nest,
+        action_spec: Any,
+        *,
+        max_skip: int = 3,
+        skip_epsilon: float = 0.1,
+        decision_price: float | Schedule = 0.0,
+        target_decision_rate: float | None = None,
+        skip_critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
+        **backbone: Any,
+    ):
+        super().__init__(observation_spec, action_spec, **backbone)
         name = type(self).__name__
-        if max_skip < 1:
-            raise TaacError(f"{name}.max_skip must be 1 or more, got {max_skip}")
+        refuse_below(1, name, max_skip=max_skip)
         if not 0 <= skip_epsilon <= 1:
             raise TaacError(f"{name}.skip_epsilon must be in [0, 1], got {skip_epsilon}")
         self.max_skip, self.skip_epsilon = max_skip, skip_epsilon
@@ -196,67 +208,23 @@ class Skips(ActorCriticAlgorithm):
 
 @gin.configurable
 class TempoRLAlgorithm(Skips, SacAlgorithm):
-    """TempoRL on SAC; see `Skips`.
-
-    Args:
-        observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
-        max_skip: J, the longest duration; at most the segment length minus one, because shorter segments cannot contain it.
-        skip_epsilon: probability of a uniformly random duration while exploring.
-        decision_price: c, a number or a schedule, in units of the reward that is learnt. Reported returns do not contain it.
-        target_decision_rate: learns c so that one over the mean of `argmax_j Q_skip(s, a, j)`, at replayed states and actions, is
-            this; see `DecisionPrice`.
-        skip_critic_ctor: called with input size, `reward_dim`, `num_choices` and `num_critics=1`; see `CriticEnsemble`.
-        sac_arguments: the other arguments of `SacAlgorithm`; bind them there in gin.
-
-    Raises:
-        TaacError: errors of `SacAlgorithm`; settings out of range.
+    """TempoRL on SAC. `Skips` has the arguments.
 
     Assumed, because the paper's backbone is DDPG: V is SAC's soft value; `Q_skip` sends no gradient to a shared encoder. The
     paper has a separate replay buffer of skips; here skips come from replayed segments.
     """
 
-    def __init__(
-        self,
-        observation_spec: Nest,
-        action_spec: Any,
-        *,
-        max_skip: int = 3,
-        skip_epsilon: float = 0.1,
-        decision_price: float | Schedule = 0.0,
-        target_decision_rate: float | None = None,
-        skip_critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
-        **sac_arguments: Any,
-    ):
-        super().__init__(observation_spec, action_spec, **sac_arguments)
-        self.hold_actions(max_skip, skip_epsilon, decision_price, target_decision_rate, skip_critic_ctor)
+    __init__ = Skips.__init__  # of its own, because gin wraps it
 
 
 @gin.configurable
 class TempoRLTd3Algorithm(Skips, Td3Algorithm):
-    """TempoRL on TD3, or on DDPG as published: that is TD3 with one critic, no noise on target actions and no delay; see `Skips`.
+    """TempoRL on TD3, or on DDPG as published: that is TD3 with one critic, no noise on target actions and no delay.
 
-    Args:
-        max_skip, skip_epsilon, decision_price, target_decision_rate, skip_critic_ctor: as in `TempoRLAlgorithm`.
-        observation_spec, action_spec, td3_arguments: of `Td3Algorithm`; bind the latter there in gin.
-
-    Raises:
-        TaacError: errors of `Td3Algorithm`; settings out of range.
+    `Skips` has the arguments.
 
     Assumed: V is TD3's target value, which with DDPG's settings is the published `Q'(s, mu'(s))`. Skips that a time limit ends
     bootstrap; the published code takes any end of an episode for a termination there.
     """
 
-    def __init__(
-        self,
-        observation_spec: Nest,
-        action_spec: Any,
-        *,
-        max_skip: int = 3,
-        skip_epsilon: float = 0.1,
-        decision_price: float | Schedule = 0.0,
-        target_decision_rate: float | None = None,
-        skip_critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
-        **td3_arguments: Any,
-    ):
-        super().__init__(observation_spec, action_spec, **td3_arguments)
-        self.hold_actions(max_skip, skip_epsilon, decision_price, target_decision_rate, skip_critic_ctor)
+    __init__ = Skips.__init__

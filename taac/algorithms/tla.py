@@ -20,7 +20,7 @@ from taac.algorithms.actor_critic import TrainInfo, trainable
 from taac.algorithms.td3 import Td3Algorithm
 from taac.algorithms.td_losses import OneStepTDLoss
 from taac.data_structures import LAST, AlgStep, Experience, LossInfo, Nest, TimeStep
-from taac.errors import TaacError
+from taac.errors import TaacError, refuse_below
 from taac.networks import CriticEnsemble
 from taac.ops import value_ops
 from taac.ops.schedules import Schedule
@@ -106,8 +106,7 @@ class TlaAlgorithm(Td3Algorithm):
         **td3_arguments: Any,
     ):
         super().__init__(observation_spec, action_spec, **td3_arguments)
-        if slow_steps < 1:
-            raise TaacError(f"TlaAlgorithm.slow_steps must be 1 or more, got {slow_steps}")
+        refuse_below(1, "TlaAlgorithm", slow_steps=slow_steps)
         if not 0 <= gate_epsilon <= 1:
             raise TaacError(f"TlaAlgorithm.gate_epsilon must be in [0, 1], got {gate_epsilon}")
         if not 0 <= jerk_price < math.inf:

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from taac.environments import single
 from taac.errors import TaacError
 
 Steps = int | Sequence[int]
@@ -37,9 +38,7 @@ class _Delay(gymnasium.Wrapper):
             box = env.action_space
             shape = (self._most, *box.shape)
             pending = spaces.Box(np.broadcast_to(box.low, shape), np.broadcast_to(box.high, shape), dtype=box.dtype)
-            seen = env.observation_space
-            parts = dict(seen.spaces) if isinstance(seen, spaces.Dict) else {"observation": seen}
-            self.observation_space = spaces.Dict({**parts, "pending_actions": pending})
+            self.observation_space = single.space_with(env.observation_space, "pending_actions", pending)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
@@ -60,9 +59,8 @@ class _Delay(gymnasium.Wrapper):
     def _with_pending(self, observation: Any) -> Any:
         if not self._observe_pending:
             return observation
-        parts = dict(observation) if isinstance(self.env.observation_space, spaces.Dict) else {"observation": observation}
-        missing = [self._rest] * (self._most - self._steps)
-        return {**parts, "pending_actions": np.stack([*missing, *self._pending])}
+        pending = np.stack([*[self._rest] * (self._most - self._steps), *self._pending])
+        return single.observation_with(self.env.observation_space, observation, "pending_actions", pending)
 
 
 @gin.configurable

@@ -64,9 +64,7 @@ class DurationCoordinate(single.ActionRepeat):
             self.action_space = spaces.Box(low, high, dtype=box.dtype.type)
         self._limit = single.time_limit(env) if observe_time_left else None
         if self._limit is not None:
-            seen = env.observation_space
-            parts = dict(seen.spaces) if isinstance(seen, spaces.Dict) else {"observation": seen}
-            self.observation_space = spaces.Dict({**parts, "time_left": spaces.Box(0.0, 1.0, (1,))})
+            self.observation_space = single.space_with(env.observation_space, "time_left", spaces.Box(0.0, 1.0, (1,)))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
@@ -90,5 +88,5 @@ class DurationCoordinate(single.ActionRepeat):
     def _observed(self, observation: Any) -> Any:
         if self._limit is None:
             return observation
-        parts = observation if isinstance(self.env.observation_space, spaces.Dict) else {"observation": observation}
-        return {**parts, "time_left": np.array([max(0.0, 1 - self._taken / self._limit)], np.float32)}
+        left = np.array([max(0.0, 1 - self._taken / self._limit)], np.float32)
+        return single.observation_with(self.env.observation_space, observation, "time_left", left)

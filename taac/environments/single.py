@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from taac.environments.seeded_episodes import SeededEpisodes
@@ -232,6 +233,17 @@ def make_in_worker(
 
 
 # Wrappers ------------------------------------------------------------------------------------------------------------------
+
+
+def space_with(space: spaces.Space, name: str, part: spaces.Space) -> spaces.Dict:
+    """Returns the Dict space of observations with one more part; those of another space become the part `observation`."""
+    parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"observation": space}
+    return spaces.Dict({**parts, name: part})
+
+
+def observation_with(space: spaces.Space, observation: Any, name: str, part: Any) -> dict[str, Any]:
+    """Returns an observation of `space` with one more part, of the space that `space_with` returns."""
+    return {**(observation if isinstance(space, spaces.Dict) else {"observation": observation}), name: part}
 
 
 class ActionRepeat(gymnasium.Wrapper):

@@ -65,11 +65,11 @@ def compared(tmp_path_factory):
 
 def test_of_a_report(compared):
     decisions, = (front for front in compared["fronts"] if front["cost"] == "decisions")
-    assert decisions["methods"] == [
-        {"method": "best", "on_front": True, "share": 1.0},
-        {"method": "sparse", "on_front": True, "share": 1.0},
-        {"method": "worse", "on_front": False, "share": 0.0},
-    ]
+    assert [(m["method"], m["on_front"], m["share"]) for m in decisions["methods"]] == [
+        ("sparse", True, 1.0), ("worse", False, 0.0), ("best", True, 1.0)  # by rising cost
+    ]  # fmt: skip
+    for m, x, y in zip(decisions["methods"], (27.5, 55, 110), (400, 0, 500), strict=True):
+        assert (m["x"]["estimate"], m["y"]["estimate"]) == pytest.approx((x, y)) and m["y"]["low"] < y < m["y"]["high"]
     # Episodes of 110 steps: best (110, 500), sparse (27.5, 400), worse (55, 0); the box from (0, 500) to (110, 0)
     volume = decisions["hypervolume"]
     assert volume["estimate"] == pytest.approx(82.5 * 400 / (110 * 500))

@@ -203,17 +203,16 @@ def _fronts(content: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
         if (front := fronts.get((task["task"], cost))) is None:
             axis.remove()
             continue
-        means = {m["method"]: (m["repetition"][cost]["mean"], m["final"]["mean"]) for m in task["methods"]}
-        for row in front["methods"]:
-            x, y = means[row["method"]]
-            drawn = line(numbers[row["method"]], 1) | {"linestyle": "", "markevery": None}
+        for m in front["methods"]:
+            x, y = m["x"], m["y"]
+            drawn = line(numbers[m["method"]], 1) | {"linestyle": "", "markevery": None}
             ends = [
                 None if of["low"] is None else [[of["estimate"] - of["low"]], [of["high"] - of["estimate"]]] for of in (y, x)
             ]
             axis.errorbar(x["estimate"], y["estimate"], *ends, capsize=2, elinewidth=0.8, **drawn)
-        stairs = sorted([end["estimate"] for end in means[row["method"]]] for row in front["methods"] if row["on_front"])
+        stairs = [(m["x"]["estimate"], m["y"]["estimate"]) for m in front["methods"] if m["on_front"]]
         axis.step(*zip(*stairs), where="post", color="0.5", linewidth=0.8, zorder=0)
-        limit(axis, [means[row["method"]][1]["estimate"] for row in front["methods"]], axis.get_ylim())
+        limit(axis, [m["y"]["estimate"] for m in front["methods"]], axis.get_ylim())
         volume = front["hypervolume"]
         told = "" if volume is None else f", hypervolume {volume['estimate']:.2f}"
         axis.set(title=f"{shortened(task['task'], 30)}{told}", xlabel=content["costs"][cost], ylabel="final return")

@@ -35,14 +35,18 @@ from taac.analysis.statistics.intervals import (
 COSTS = {"decisions": "decisions an episode", "jerk": "jerk"}
 
 
-def fronts(scores: AllScores) -> list[dict[str, Any]]:
+def fronts(scores: AllScores, tasks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns a row for each task and cost of `COSTS` that at least two methods have, unless it is the same for all of them.
 
     A row has the `task`, the `cost`, the `hypervolume` with its interval (`bootstrap_spread`, within a method's runs; None if all
-    mean returns are equal), and of each method whether it is `on_front`, and in which `share` of resamples it is. Diverged runs
-    are left out.
+    mean returns are equal), and of each method, by rising cost, the means `x` of cost and `y` of return with their intervals,
+    whether it is `on_front`, and in which `share` of resamples it is. Diverged runs are left out.
+
+    Args:
+        tasks: the report's rows of tasks, which have the means.
     """
     rows = []
+    means = {(task["task"], m["method"]): m for task in tasks for m in task["methods"]}
     for task, methods in scores.items():
         for cost in COSTS:
             known = {}
@@ -51,12 +55,17 @@ def fronts(scores: AllScores) -> list[dict[str, Any]]:
                 if whole.any():
                     known[method] = np.stack([of.repetition[cost][whole], of.final[whole]])
             if len(known) > 1 and len({points[0].mean() for points in known.values()}) > 1:
-                rows.append({"task": task, "cost": cost, **_front(list(known), list(known.values()))})
+                volume, methods_told = _front(list(known), list(known.values()))
+                for row in methods_told:
+                    m = means[task, row["method"]]
+                    row |= {"x": m["repetition"][cost]["mean"], "y": m["final"]["mean"]}
+                methods_told.sort(key=lambda row: row["x"]["estimate"])
+                rows.append({"task": task, "cost": cost, "hypervolume": volume, "methods": methods_told})
     return rows
 
 
-def _front(methods: Sequence[str], runs: Sequence[np.ndarray]) -> dict[str, Any]:
-    """The front of methods whose runs are costs and returns `[2, n]`."""
+def _front(methods: Sequence[str], runs: Sequence[np.ndarray]) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """The hypervolume and a row for each method, whose runs are costs and returns `[2, n]`."""
 
     def means(numbers: Sequence[np.ndarray]) -> np.ndarray:
         """Mean cost and return `[2, ..., methods]` of runs by number, `[..., n]` for each method."""
@@ -77,7 +86,7 @@ def _front(methods: Sequence[str], runs: Sequence[np.ndarray]) -> dict[str, Any]
             interval = student_interval(estimate, spread, [np.ones(1)], CONFIDENCE, "bootstrap t")
         found = cut_interval("hypervolume", interval._asdict())
     rows = zip(methods, nondominated(points).tolist(), shares.tolist())
-    return {"hypervolume": found, "methods": [dict(zip(("method", "on_front", "share"), row)) for row in rows]}
+    return found, [dict(zip(("method", "on_front", "share"), row)) for row in rows]
 
 
 def nondominated(points: np.ndarray) -> np.ndarray:

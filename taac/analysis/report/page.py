@@ -70,6 +70,16 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         )
     block = verdicts.over_tasks(by_task, scales, version, normal, made, options.baseline, warnings)
     block["curves"] = figures.iqm_curves(by_task, scales, steps, normal)
+    tasks = [
+        {
+            "task": task,
+            "step": steps[task],
+            "evaluations": kept[task],
+            "bounds": limits.get(task),
+            "methods": _methods(task, by_task[task], made, limits.get(task), options.baseline),
+        }
+        for task in sorted(by_task)
+    ]
     content = {
         "schema": SCHEMA,
         "taac": __version__,
@@ -84,16 +94,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         },
         "methods": sorted({r.method for r in used}),
         "runs": [_run(r, by_task, text.left_out(r, steps, policy)) for r in records],
-        "tasks": [
-            {
-                "task": task,
-                "step": steps[task],
-                "evaluations": kept[task],
-                "bounds": limits.get(task),
-                "methods": _methods(task, by_task[task], made, limits.get(task), options.baseline),
-            }
-            for task in sorted(by_task)
-        ],
+        "tasks": tasks,
         "family": {measure: sum(map(len, rows)) for measure, rows in made.items()},
         "pairs": made["final"][0],
         "area_pairs": made["area"][0],
@@ -103,7 +104,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         "measures": figures.MEASURES,
         "curves": figures.curves(by_task, limits),
         "costs": fronts.COSTS,
-        "fronts": fronts.fronts(by_task),
+        "fronts": fronts.fronts(by_task, tasks),
         "warnings": warnings,
         "published_told": tables.PUBLISHED_NOTE,
         "tuning": text.tuning_told(used),

@@ -157,7 +157,7 @@ def markdown(content: dict[str, Any], figures: Sequence[str]) -> str:
     for task in content["tasks"]:
         lines += _task(task, *([p for p in content[of] if p["task"] == task["task"]] for of in ("pairs", "area_pairs")))
         for front in (front for front in content["fronts"] if front["task"] == task["task"]):
-            lines += _front(front, task, content["costs"][front["cost"]])
+            lines += _front(front, content["costs"][front["cost"]])
     lines += _over_tasks(content["over_tasks"]) + _published(content["published"])
     lines += ["## How these numbers were made", ""]
     lines += [*(f"- **{statement['about']}.** {statement['text']}" for statement in content["statements"]), ""]
@@ -198,11 +198,10 @@ def _task(task: dict[str, Any], pairs: Sequence[dict[str, Any]], areas: Sequence
     ])  # fmt: skip
 
 
-def _front(front: dict[str, Any], task: dict[str, Any], cost: str) -> list[str]:
-    means = {m["method"]: (m["repetition"][front["cost"]]["mean"], m["final"]["mean"]) for m in task["methods"]}
+def _front(front: dict[str, Any], cost: str) -> list[str]:
     rows = [
-        [row["method"], *map(with_interval, means[row["method"]]), "yes" if row["on_front"] else "no", f"{row['share']:.0%}"]
-        for row in sorted(front["methods"], key=lambda row: means[row["method"]][0]["estimate"])
+        [m["method"], with_interval(m["x"]), with_interval(m["y"]), "yes" if m["on_front"] else "no", f"{m['share']:.0%}"]
+        for m in front["methods"]
     ]
     told = f"Return against {cost}. Hypervolume of the front: {with_interval(front['hypervolume'])}:"
     return [told, "", *_table(["method", cost, "final return", "on the front", "of resamples"], rows)]

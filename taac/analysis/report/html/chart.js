@@ -290,7 +290,7 @@ class Front {
     this.axes(box);
     const within = (value, [low, high]) => Math.max(low, Math.min(value, high));
     const at = (p) => [this.xScale(p.x.estimate), this.yScale(p.y.estimate)];
-    const stairs = visible.filter((p) => p.on_front).toSorted((a, b) => a.x.estimate - b.x.estimate).map(at);
+    const stairs = visible.filter((p) => p.on_front).map(at);
     const path = stairs.map(([x, y], i) => (i ? `H${x}V${y}` : `M${x} ${y}`)).join("");
     this.svg.append(svg("path", { class: "stairs", d: path }));
     for (const p of visible) {

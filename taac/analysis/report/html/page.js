@@ -246,21 +246,13 @@ function legend() {
 
 // --- Fronts
 
-const frontMeans = (front) => {
-  const { methods } = report.tasks.find((t) => t.task === front.task);
-  return front.methods.map((row) => {
-    const m = methods.find((of) => of.method === row.method);
-    return { ...row, index: indexOf(row.method), x: m.repetition[front.cost].mean, y: m.final.mean };
-  });
-};
-
 function fronts() {
   if (!report.fronts.length) return;
   const parts = report.fronts.map((front) => {
-    const points = frontMeans(front);
+    const points = front.methods.map((m) => ({ ...m, index: indexOf(m.method) }));
     const chart = new Front(`${front.task}: return against ${report.costs[front.cost]}`, points, report.costs[front.cost], (m) => !hidden.has(m));
     charts.push(chart);
-    const rows = points.toSorted((a, b) => a.x.estimate - b.x.estimate).map((p) => [
+    const rows = points.map((p) => [
       methodHead(p.method), valueCell(p.x), valueCell(p.y), cell(p.on_front ? "yes" : "no"), cell(`${Math.round(100 * p.share)}%`),
     ]);
     const names = ["method", report.costs[front.cost], "final return", "on the front", "of resamples"];
