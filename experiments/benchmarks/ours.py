@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import itertools
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -55,7 +57,7 @@ def fill(trainer: Any, frames: int) -> None:
     import torch
 
     buffer = trainer.replay_buffer
-    while buffer.size < min(frames, 2002):
+    while buffer.size < min(frames, 2002 if trainer.agent.device.type == "cpu" else 302):
         trainer.collect()
     buffer.sample_batch(1, trainer.segment_length)  # what is prioritised gets its first priorities
     state, held = buffer.state_dict(), buffer.size
@@ -72,9 +74,24 @@ def fill(trainer: Any, frames: int) -> None:
         leaf.copy_(repeated(first[name]))
 
 
-def updates(options: dict[str, Any], answer: Answer) -> None:
-    """Updates: sampling, gradient step and targets, `per_call` of them between two environment steps."""
-    frames, per_call, first = options["frames"], options["per_call"], min(options["frames"], 3000)
+def choose_graphs(graphs: str) -> None:
+    """How compiled programs run on a GPU, to compare: "own" as the package does; "none", "torch" and "uncompiled" otherwise."""
+    from taac.machine import compiled
+
+    if graphs in ("none", "torch"):
+        compiled.captured = lambda make, graph, inputs: make(inputs)
+    if graphs == "torch":
+        import torch._inductor.config as settings
+
+        settings.triton.cudagraphs = True
+    if graphs == "uncompiled":
+        compiled.compile_graph = lambda graph, *_: graph
+
+
+def updater(options: dict[str, Any]) -> Any:
+    """A trainer with a full buffer; its `learn` makes as many updates as `collector.env_steps` has been moved by."""
+    frames, first = options["frames"], min(options["frames"], 3000)
+    choose_graphs(options.get("graphs", "own"))
     params = [
         f"replay_length = {frames}",
         f"initial_collect_steps = {first}",
@@ -84,8 +101,28 @@ def updates(options: dict[str, Any], answer: Answer) -> None:
     ]
     trainer = build(options, params)
     fill(trainer, frames)
-    meter = worker.Meter(answer, options["warmup"], {}, finisher(trainer))
+    print(f"filled after {time.process_time():.0f} s of the processor", file=sys.stderr)
     trainer.collector.env_steps = first
+    return trainer
+
+
+def updates(options: dict[str, Any], answer: Answer) -> None:
+    """Updates: sampling, gradient step and targets, `per_call` of them between two environment steps."""
+    begin, per_call, about = time.time(), options["per_call"], {}
+    if "limit" in options:  # then it ends, and says where it was
+        faulthandler.dump_traceback_later(options["limit"], exit=True)
+    trainer = updater(options)
+    finish = finisher(trainer)
+
+    def finished() -> None:
+        if finish is not None:
+            import torch
+
+            finish()
+            faulthandler.cancel_dump_traceback_later()
+            about.update(megabytes=torch.cuda.max_memory_allocated() / 1e6, seconds=time.time() - begin)
+
+    meter = worker.Meter(answer, options["warmup"], about, finished)
     with settled_heap():  # as in training
         while True:
             trainer.collector.env_steps += per_call  # as many updates are due as environment steps

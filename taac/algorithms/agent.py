@@ -89,7 +89,7 @@ class Agent(nn.Module):
         explores = role in ("learn", "collect")
         self.may_compile = compile == "auto" and explores
         if compile is True and explores:
-            check_compiler()
+            check_compiler(self.device)
             self.compile_programs()
         else:
             self.run_uncompiled()

@@ -84,7 +84,7 @@ class Learner:
             AMD's, otherwise "plain". "bfloat16x3" sums three (relative error 4e-6 instead of 3e-7). "bfloat16" rounds factors
             and results of hidden layers to bfloat16 (relative error 2e-3), which is about twice as fast with AMX and slower on
             other Intel processors, see docs/performance.md; last layers, memories and all that follows (beta, targets, losses)
-            are in float32.
+            are in float32. "tf32", on a GPU: factors rounded to 10 bits after the point, results in float32.
         diagnostics: what summaries report besides losses. "off": nothing more. "scalars": statistics of critics, policy,
             switch, temperatures and gradients, see `Diagnostics`. "histograms": also histograms of the last update.
         cloning: behaviour cloning of demonstrations, before or during training; see `Cloning`.

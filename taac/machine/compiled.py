@@ -215,10 +215,10 @@ def find_compiler() -> str | None:
     return found if os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")) else None
 
 
-def check_compiler() -> None:
-    """Compiles a sum, to check that compilation works here; says what it needs if it does not."""
+def check_compiler(device: torch.device) -> None:
+    """Compiles a sum on a device, to check that compilation works there; says what it needs if it does not."""
     try:
-        CompiledFunction(lambda x: x + 1, torch.nn.Module())(torch.zeros(2))
+        CompiledFunction(lambda x: x + 1, torch.nn.Module())(torch.zeros(2, device=device))
     except TaacError as error:
         raise TaacError(
             f"create_agent.compile needs a C++ compiler that torch can use (g++ or clang++, and Python's headers): {error}"

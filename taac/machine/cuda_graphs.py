@@ -1,7 +1,7 @@
 """Replays a program on a GPU as one CUDA graph, so that its kernels are launched at once and no Python runs between them.
 
-This was never run on a GPU. `tests/machine/test_cuda_graphs.py` runs it on the CPU, with a stand-in for the part of `torch.cuda`
-that it uses.
+docs/gpu.md says what was seen on one. `tests/training/test_on_gpu.py` runs it where there is a GPU, and
+`tests/machine/test_cuda_graphs.py` on the CPU, with a stand-in for the part of `torch.cuda` that it uses.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import torch
 from taac.errors import TaacError
 from taac.machine import amx
 
-Products = Literal["auto", "plain", "onednn", "bfloat16x6", "bfloat16x3", "bfloat16"]
+Products = Literal["auto", "plain", "onednn", "bfloat16x6", "bfloat16x3", "bfloat16", "tf32"]
 
 # What "auto" chooses where the processor has an instruction or a vendor: the first that is available, otherwise "plain". Speed
 # relative to "plain", two products of 2 x 512 x 256 x 256 on one thread, the best of 60: with AMX 1.3 (experiments/benchmarks);
@@ -33,12 +33,12 @@ _FAST_BFLOAT16 = ({"amx_bf16"}, {"AuthenticAMD", "avx512_bf16"})
 
 @contextlib.contextmanager
 def using(kind: str) -> Iterator[None]:
-    """A context in which float32 products on the CPU use oneDNN in full float32 ("onednn") or torch's default ("plain")."""
-    if kind != "onednn":
+    """A context in which float32 products use oneDNN in full float32 ("onednn"), TF32 on a GPU ("tf32"), or torch's default."""
+    if kind not in ("onednn", "tf32"):
         yield
         return
-    setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before, setting.fp32_precision = setting.fp32_precision, "bf16"
+    setting: Any = torch.backends.mkldnn.matmul if kind == "onednn" else torch.backends.cuda.matmul  # type: ignore[attr-defined]
+    before, setting.fp32_precision = setting.fp32_precision, "bf16" if kind == "onednn" else "tf32"
     try:
         yield
     finally:
@@ -78,6 +78,10 @@ def _missing(kind: str, device: torch.device, compiled: bool) -> str | None:
         return "no machine has them"  # what a run.json or a checkpoint holds
     if kind in ("onednn", "bfloat16x6", "bfloat16x3") and device.type != "cpu":
         return f"they are for the CPU, and the agent is on {device}"
+    if kind == "tf32" and device.type != "cuda":
+        return f"they are for GPUs, and the agent is on {device}"
+    if kind == "tf32" and not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        return f"torch {torch.__version__} cannot choose them for some products alone"
     if kind == "onednn" and not onednn_is_exact():
         return f"torch {torch.__version__} has no exact float32 product from oneDNN here"
     if kind in ("bfloat16x6", "bfloat16x3"):

@@ -18,7 +18,6 @@ from experiments.benchmarks import (
     event_files,
     floor,
     flops,
-    gpu,
     memory,
     profile_collect,
     profile_update,
@@ -168,15 +167,6 @@ def test_rollout(forks):
     check(rollout.run(given), "TAAC, policy alone")
 
 
-def test_gpu_says_what_was_not_measured(monkeypatch):
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    result = gpu.run(options(gpu))
-    assert all("missing" in row for row in result["figures"]) and len(result["figures"]) == len(gpu.ROWS) + 1
-    assert "finds no CUDA" in result["figures"][0]["missing"]
-
-
 def test_only_contenders_on_a_gpu_see_one(monkeypatch):
     seen = []
 
@@ -187,15 +177,8 @@ def test_only_contenders_on_a_gpu_see_one(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.setattr(common.subprocess, "Popen", start)
     for device in ({}, {"device": "cpu"}, {"device": "cuda"}, {"device": "cuda:1"}):
-        common.Process(common.Contender("taac", common.OURS, {"task": "updates", **device}), options(gpu)).close()
+        common.Process(common.Contender("taac", common.OURS, {"task": "updates", **device}), options(training)).close()
     assert seen == ["", "", "3", "3"]
-
-
-@pytest.mark.slow
-def test_gpu_on_the_cpu(forks):
-    few = "TAAC, updates/s"
-    given = options(gpu, "--device", "cpu", "--frames", "400", "--batch_size", "4", "--warmup", "1", "--contenders", few)
-    check(gpu.run(given), few)
 
 
 def test_many_runs_cost_by_hand():

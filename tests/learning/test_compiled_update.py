@@ -22,7 +22,7 @@ COMPILE = "create_agent.compile = True"
 @pytest.fixture
 def traced_only(monkeypatch):
     """What was traced is run as it is: all but the compiler, in seconds instead of minutes."""
-    monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
+    monkeypatch.setattr(agent_module, "check_compiler", lambda device: None)
     for module in (agent_module, learner_module):
         monkeypatch.setattr(module, "CompiledFunction", lambda *args, **more: CompiledFunction(*args, compiler="none", **more))
 

@@ -44,7 +44,7 @@ META = torch.device("meta")
 def no_numbers(monkeypatch):
     """Builds on the meta device; compiled programs are traced and not compiled."""
     monkeypatch.setattr(experiment, "choose_device", lambda *_: META)
-    monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
+    monkeypatch.setattr(agent_module, "check_compiler", lambda device: None)
     for module in (agent_module, learner_module):
         monkeypatch.setattr(module, "CompiledFunction", lambda *args, **more: CompiledFunction(*args, compiler="none", **more))
     for module in (learner_module, side_losses):  # torch has no mixed precision on this device

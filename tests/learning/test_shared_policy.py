@@ -113,7 +113,7 @@ def test_choices_that_a_branchs_mask_forbids_are_never_made():
     "method, kwargs", [("sac_branches", {"env": ALONE, "mask": True}), TEAMS["taac"]]
 )
 def test_compiled_updates_are_the_plain_ones(method, kwargs, monkeypatch):
-    monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
+    monkeypatch.setattr(agent_module, "check_compiler", lambda device: None)
     for module in (agent_module, learner_module):
         monkeypatch.setattr(module, "CompiledFunction", lambda *args, **more: CompiledFunction(*args, compiler="none", **more))
     if kwargs.get("env") != ALONE:

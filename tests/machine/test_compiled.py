@@ -129,7 +129,7 @@ def test_where_compiling_fails_an_optional_function_is_called_itself(monkeypatch
     with pytest.raises(TaacError, match=r"could not be compiled: IndexError: none left.*compile = False"):
         CompiledFunction(lambda x: x + 1, torch.nn.Module())(torch.ones(2))
     with pytest.raises(TaacError, match=r"compile needs a C\+\+ compiler that torch can use .*none left"):
-        check_compiler()
+        check_compiler(torch.device("cpu"))
     optional = CompiledFunction(lambda x: x + 1, torch.nn.Module(), optional=True)
     with pytest.warns(UserWarning, match="not compiled"):
         assert torch.equal(optional(torch.ones(2)), torch.full((2,), 2.0))

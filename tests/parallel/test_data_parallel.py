@@ -359,7 +359,7 @@ def test_all_ranks_train_a_run_on_that_a_hook_ended_early(tmp_path):
 
 
 def test_overlap_is_refused_where_it_can_do_nothing(monkeypatch):
-    monkeypatch.setattr(agent, "check_compiler", lambda: None)
+    monkeypatch.setattr(agent, "check_compiler", lambda device: None)
     two = pretended(0, 2)
     two.overlap = True
     with pytest.raises(TaacError, match=r"--overlap sends gradients while .* bind create_agent.compile = False"):

@@ -115,7 +115,7 @@ def test_what_cannot_be_traced_ahead_is_reported_by_the_call(in_torchs_cache):
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
 @pytest.mark.parametrize("replay", ["ReplayBuffer", "PrioritizedReplayBuffer"])
 def test_a_run_is_the_same_and_traces_nothing_twice(replay, in_torchs_cache, monkeypatch, tmp_path):
-    monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
+    monkeypatch.setattr(agent_module, "check_compiler", lambda device: None)
     params = ["create_agent.compile = True", f"create_experiment.replay_buffer_ctor = @{replay}", "num_env_steps = 305"]
     traced = []
     trace = CompiledFunction._trace
@@ -133,7 +133,7 @@ def test_a_run_is_the_same_and_traces_nothing_twice(replay, in_torchs_cache, mon
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
 def test_a_run_that_is_told_to_stop_while_it_waits_for_its_programs_stops_there(in_torchs_cache, monkeypatch, tmp_path, children):
     """Before its first update, after 300 steps; what is resumed then has the bits of what was not stopped."""
-    monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
+    monkeypatch.setattr(agent_module, "check_compiler", lambda device: None)
     params = ["create_agent.compile = True", "num_env_steps = 305"]
     whole = run(tmp_path / "whole", *params)
     here, compiles = os.getpid(), compiled_module.compile_graph
@@ -158,7 +158,7 @@ def test_a_run_that_is_told_to_stop_while_it_waits_for_its_programs_stops_there(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
 def test_a_run_that_is_stopped_before_it_needs_its_programs_ends_their_process(in_torchs_cache, monkeypatch, tmp_path, children):
-    monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
+    monkeypatch.setattr(agent_module, "check_compiler", lambda device: None)
     here = os.getpid()
     monkeypatch.setattr(compiled_module, "compile_graph", lambda graph, *_: graph if os.getpid() == here else time.sleep(600))
     trainer = run(tmp_path / "run", "create_agent.compile = True", "num_env_steps = 330", stop=5)

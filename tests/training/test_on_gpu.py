@@ -1,19 +1,27 @@
-"""Runs on a pretended GPU, from the first step to the last checkpoint: nothing is computed from tensors of two devices."""
+"""Runs on a GPU where there is one, otherwise on a pretended GPU, from the first step to the last checkpoint.
+
+Nothing is computed from tensors of two devices.
+"""
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
+import torch
 
 from taac.errors import TaacError
 from taac.playing.saved_agent import load_saved
 from tests.demonstrations.test_imitation import binding, demonstrations  # noqa: F401, a fixture
 from tests.environments.toys import env_id
-from tests.learning.test_compiled_update import PRIORITIZED
-from tests.machine.pretend_gpu import OnGpu, pretended
+from tests.learning.test_compiled_update import COMPILE, PRIORITIZED, assert_close, updated
+from tests.machine import pretend_gpu
 from tests.methods import fitting
 from tests.parallel.collecting import with_collectors
 from tests.training.runs import assert_same_parameters, build, every_method, learn_until, rows, run
 
+REAL = torch.cuda.is_available()
+pretended = contextlib.nullcontext if REAL else pretend_gpu.pretended
 SMALL = (
     "create_environment.env_name = 'tests.toy_tasks:taac-test/PointMass-v0'", "num_envs = 2", "hidden_layers = (8,)",
     "num_env_steps = 46", "initial_collect_steps = 40", "batch_size = 8", "evaluation_interval = 46", "replay_length = 300",
@@ -32,8 +40,8 @@ def test_every_method_acts_and_learns(method):
         learn_until(trainer, 1)
         trainer.collector.rollout.step(trainer.agent.rollout_step)
         trainer.collector.rollout.step(trainer.agent.predict_step)
-        assert all(isinstance(leaf, OnGpu) for leaf in trainer.replay_buffer.frames(0, 1).values())
-        assert all(isinstance(tensor, OnGpu) for tensor in trainer.agent.state_dict().values())
+        assert all(leaf.is_cuda for leaf in trainer.replay_buffer.frames(0, 1).values())
+        assert all(tensor.is_cuda for tensor in trainer.agent.state_dict().values())
         trainer.close()
 
 
@@ -63,12 +71,40 @@ def test_a_run_goes_on_where_there_is_no_gpu_and_the_other_way_round(first_on_gp
             with pretended():
                 trainer = run(tmp_path, *params, until=until)
         else:
-            trainer = run(tmp_path, *params, until=until)
-        assert {isinstance(tensor, OnGpu) for tensor in trainer.agent.state_dict().values()} == {on_gpu}
+            trainer = run(tmp_path, *params, "create_experiment.device = 'cpu'", until=until)
+        assert {tensor.is_cuda for tensor in trainer.agent.state_dict().values()} == {on_gpu}
     with pretended():  # which playing leaves alone
         saved = load_saved(tmp_path, trusted=True)
         saved.environment.close()
-    assert not any(isinstance(tensor, OnGpu) for tensor in saved.agent.state_dict().values())
+    assert not any(tensor.is_cuda for tensor in saved.agent.state_dict().values())
+
+
+def test_tf32_is_chosen_for_the_learners_products_alone():
+    with pretended():
+        trainer = build(*SMALL, SHORT, "Learner.matmul = 'tf32'")
+        assert trainer.learner.products == "tf32"
+        learn_until(trainer, 1)
+        assert torch.backends.cuda.matmul.fp32_precision != "tf32"
+        trainer.close()
+    with pytest.raises(TaacError, match="'tf32' were requested, but they are for GPUs, and the agent is on cpu"):
+        build(*SMALL, "create_experiment.device = 'cpu'", "Learner.matmul = 'tf32'")
+
+
+@pytest.mark.skipif(not REAL, reason="needs a GPU")
+@pytest.mark.parametrize("method, params", [("sac", []), ("taac", [PRIORITIZED]), ("td3", []), ("sac_discrete", [])])
+def test_updates_replayed_as_cuda_graphs(method, params):
+    params = ("hidden_layers = (8,)", "initial_collect_steps = 60", "create_experiment.device = 'cuda'", *params)
+    assert_close(updated(method, COMPILE, *params), updated(method, *params), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(not REAL, reason="needs a GPU")
+@pytest.mark.parametrize("method", ["sac", "taac"])
+def test_a_killed_compiled_run_ends_as_the_run_that_was_never_killed(method, tmp_path):
+    params = (*SMALL, SHORT, COMPILE, "create_experiment.device = 'cuda'")
+    whole = run(tmp_path / "whole", *params, method=method)
+    run(tmp_path / "killed", *params, method=method, until=44)
+    assert_same_parameters(whole, run(tmp_path / "killed", *params, method=method))
+    assert rows(tmp_path / "whole") == rows(tmp_path / "killed") != []
 
 
 @pytest.mark.slow
