@@ -99,13 +99,13 @@ class DdpgAlgorithm(ActorCriticAlgorithm):
 
         # Actor: climb dQ/da
         action = self.actor(seen)
-        q = self.weighted(self.min_over_critics(self.q_values(self.critics, features.detach(), action)))
+        q = self.weighted(self.over_critics(self.q_values(self.critics, features.detach(), action)))
         actor_loss = losses.action_gradient_loss(action, self.action_gradient(q, action))
 
         # V(s') = min_i Q'_i(s', pi'(s'))
         with torch.no_grad():
             after = self.target_encoder(nest.index(time_step.observation, slice(1, None)))
-            value = self.min_over_critics(self.q_values(self.target_critics, after, self.target_actor(after)))
+            value = self.over_critics(self.q_values(self.target_critics, after, self.target_actor(after)))
         prediction = self.critics(features[:-1], time_step.prev_action[1:])
         return DdpgTrainInfo(actor_loss, prediction, self.pad_front(value))
 

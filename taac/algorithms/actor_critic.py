@@ -24,7 +24,9 @@ from taac.algorithms.temperature import BranchTemperatures, Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import CriticEnsemble, LocalEncoder, ObservationEncoder
+from taac.networks.value_heads import Combination
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
+from taac.ops.value_distributions import ValueDistribution, mean_of
 from taac.specs import GLOBAL_STATE, TensorSpec, observed
 
 
@@ -34,7 +36,7 @@ class TrainInfo(NamedTuple):
     actor_loss: torch.Tensor  # [T, B], or [T-1, B] if the actor does not learn on the last frame
     prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], the critics' predictions at the executed actions
     q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
-    value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
+    value: torch.Tensor | ValueDistribution  # [T, B(, D)], target values, never read at frame 0; or distributions [T, B, M]
     log_pi: Any = None  # of `actor_loss`'s shape: of the sampled action, or expected over choices; detached
     bonus: torch.Tensor | None = None  # [T, B(, D)], in `value`: the entropy bonus less the price of decisions; None if 0
     q_pi: torch.Tensor | None = None  # [T or T-1, B(, D)], min_i Q_i at the policy's own action, detached
@@ -89,6 +91,8 @@ class ActorCriticAlgorithm(Algorithm):
         policy_delay: actor, temperatures and price of decisions move once in this many updates, the critics in each (TD3). The
             delay of target networks is `target_update_period`.
         actor_regularizers: constructors of losses that are added to the actor's, such as `(@CAPS,)`.
+        combine_critics: "min": the least value of all critics counts, in targets, for the actor and for switches. "mean": their
+            mean. Critics that predict distributions combine these for targets in a way of their own; see `CategoricalReturns`.
         dqda_clipping: if set, each element of dQ/da is clipped to +- this.
         signal_gammas: discounts of the reward's last parts, those of reward signals; None: the discount of `td_loss`.
         repeat_gamma: discount per step inside a repeated action, as in the environment.
@@ -109,6 +113,7 @@ class ActorCriticAlgorithm(Algorithm):
 
     default_td_loss: type[BaseTDLoss] = OneStepTDLoss
     has_proposal = False  # whether it defines `proposal`
+    bootstraps_distributions = False  # whether its targets are distributions where its critics predict them; otherwise means
     stores_probabilities = False  # whether rollouts store the probabilities of their actions, which some TD losses need
 
     def __init__(
@@ -131,6 +136,7 @@ class ActorCriticAlgorithm(Algorithm):
         target_update_env_steps: int | None = None,
         policy_delay: int = 1,
         actor_regularizers: Sequence[Callable[[], ActorRegularizer]] = (),
+        combine_critics: Combination = "min",
         dqda_clipping: float | None = None,
         signal_gammas: Sequence[float | None] = (),
         repeat_gamma: float = 1.0,
@@ -139,6 +145,7 @@ class ActorCriticAlgorithm(Algorithm):
         self.target_update = TargetUpdate(target_update_tau, target_update_period, target_update_env_steps)
         if dqda_clipping is not None and dqda_clipping <= 0:
             raise TaacError(f"dqda_clipping must be above 0, got {dqda_clipping}")
+        self.combine_critics = combine_critics
         if policy_delay < 1:
             raise TaacError(f"policy_delay must be 1 or more updates, got {policy_delay}")
         self.policy_delay, self.action_size = policy_delay, action_spec.numel
@@ -226,13 +233,23 @@ class ActorCriticAlgorithm(Algorithm):
         """Returns values `[N, ...(, C)(, D)]` at features `[..., F]` and action parts `[..., A]`."""
         return self.value_of(critics, critics(features, *action))
 
+    def bootstrap_value(
+        self, critics: nn.Module, features: torch.Tensor, *action: torch.Tensor
+    ) -> torch.Tensor | ValueDistribution:
+        """Returns what targets bootstrap from, over critics: values `[...(, D)]`, or distributions `[..., M]` of them."""
+        prediction = critics(features, *action)
+        own: Any = getattr(critics, "distribution", None)
+        if own is None or not self.bootstraps_distributions:
+            return self.over_critics(self.value_of(critics, prediction))
+        return own(prediction, self.combine_critics)
+
     def critic_features(self, time_step: TimeStep, state: Nest) -> torch.Tensor:
         """Returns the critics' features `[B, F]` of a frame, given the state before acting there."""
         return self.encoder(observed(time_step.observation, time_step.prev_action))
 
     def least_value(self, q: torch.Tensor) -> torch.Tensor:
-        """Returns the weighted `min_i Q_i`, `[N, ...(, D)]` to `[...]`."""
-        return self.weighted(self.min_over_critics(q))
+        """Returns the weighted `min_i Q_i` (or mean), `[N, ...(, D)]` to `[...]`."""
+        return self.weighted(self.over_critics(q))
 
     def action_values(self, time_step: TimeStep, state: Nest, step: AlgStep) -> tuple[torch.Tensor, Nest]:
         """Returns `min_i Q_i(s, a)` `[B]`, and ()."""
@@ -249,16 +266,18 @@ class ActorCriticAlgorithm(Algorithm):
         index = nest.broadcast(choice.unsqueeze(-1), q[0]).unsqueeze(0)
         return q.take_along_dim(index, dim=choice.dim() + 1).squeeze(choice.dim() + 1)
 
-    def value_error(self, critics: nn.Module, prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Returns the error `[T, B]` of predictions `[N, T, B(, D)(, ...)]` against targets `[T, B(, D)]`.
+    def value_error(
+        self, critics: nn.Module, prediction: torch.Tensor, target: torch.Tensor | ValueDistribution
+    ) -> torch.Tensor:
+        """Returns the error `[T, B]` of predictions `[N, T, B(, D)(, ...)]` against targets `[T, B(, D)]` or `[T, B, M]`.
 
         It is the critics' own `loss(prediction, target)` if they have one; otherwise the squared or Huber error of the TD loss.
         It is summed over critics and averaged over the parts of the reward.
         """
         own = getattr(critics, "loss", None)
-        return self.td_loss.error(prediction, target) if own is None else own(prediction, target)
+        return self.td_loss.error(prediction, mean_of(target)) if own is None else own(prediction, target)
 
-    def critic_loss(self, prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def critic_loss(self, prediction: torch.Tensor, target: torch.Tensor | ValueDistribution) -> torch.Tensor:
         """Returns the loss `[T, B]` of predictions at frames 0..T-2, `[N, T-1, B(, D)(, ...)]`; 0 at frame T-1."""
         return nn.functional.pad(self.value_error(self.critics, prediction, target), (0, 0, 0, 1))
 
@@ -284,8 +303,10 @@ class ActorCriticAlgorithm(Algorithm):
         """Averages over the parts of the reward, `[..., D]` to `[...]`; returns values of a scalar reward unchanged."""
         return x if self.reward_weights is None else x.mean(-1)
 
-    def min_over_critics(self, q: torch.Tensor) -> torch.Tensor:
-        """Returns the least favourable critic's value, `[N, ...]` to `[...]`: the maximum where a reward's weight is negative."""
+    def over_critics(self, q: torch.Tensor) -> torch.Tensor:
+        """Combines the critics' values, `[N, ...]` to `[...]`. The least favourable is the maximum where a weight is negative."""
+        if self.combine_critics == "mean":
+            return q.mean(0)
         if self.reward_weights is None or self._none_negative:
             return q.amin(0)
         return (q * self.signs).amin(0) * self.signs
@@ -320,6 +341,10 @@ class ActorCriticAlgorithm(Algorithm):
         squares = self.weights.square().sum().clamp(min=torch.finfo(torch.float32).tiny)
         return bonus.unsqueeze(-1) * self.weights / squares
 
+    def price_of(self, decisions: torch.Tensor) -> torch.Tensor | None:
+        """Returns the price of expected decisions `[...]`, `[...(, D)]`; None if decisions are free."""
+        return None if self.decision_price is None else self.share_out(self.decision_price() * decisions)
+
     def priced(
         self, value: torch.Tensor, bonus: torch.Tensor | None, decisions: torch.Tensor | float
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -336,8 +361,10 @@ class ActorCriticAlgorithm(Algorithm):
     # Putting a loss together -----------------------------------------------------------------------------------------
 
     @staticmethod
-    def pad_front(value: torch.Tensor) -> torch.Tensor:
+    def pad_front(value: Any) -> Any:
         """Pads target values of frames 1..T-1 `[T-1, ...]` to `[T, ...]`; no return ever reads the value of frame 0."""
+        if isinstance(value, ValueDistribution):
+            return value.pad_front()
         return torch.cat([torch.zeros_like(value[:1]), value])
 
     @staticmethod
@@ -366,7 +393,7 @@ class ActorCriticAlgorithm(Algorithm):
         self,
         experience: Experience,
         info: TrainInfo,
-        target: torch.Tensor,
+        returns: torch.Tensor | ValueDistribution,
         temperature: Temperature | BranchTemperatures | None = None,
         temperature_losses: dict[str, torch.Tensor] | None = None,
         own: dict[str, torch.Tensor] | None = None,
@@ -375,12 +402,13 @@ class ActorCriticAlgorithm(Algorithm):
 
         Args:
             info: of `train_step`.
-            target: `[T-1, B(, D)]`, the returns.
+            returns: `[T-1, B(, D)]`, the critics' targets, or their distributions `[T-1, B, M]`.
             temperature: of the action, if its policy is random.
             temperature_losses: by name, of the shape of `info.actor_loss`.
             own: the method's own summaries, scalars by tag.
         """
-        critic_loss, temperature_losses = self.critic_loss(info.prediction, target), temperature_losses or {}
+        critic_loss, temperature_losses = self.critic_loss(info.prediction, returns), temperature_losses or {}
+        target = mean_of(returns)
         if self.decision_price is not None and info.decisions is not None:
             price_loss = self.decision_price.loss(info.decisions, info.steps)
             temperature_losses = {**temperature_losses, "price": price_loss}
@@ -413,7 +441,8 @@ class ActorCriticAlgorithm(Algorithm):
         """
         executed, q_pi = experience.time_step.prev_action, info.q_pi
         found = {
-            "step_type": experience.time_step.step_type, "q": info.q, "target": target, "value": self.mean_over_parts(info.value),
+            "step_type": experience.time_step.step_type, "q": info.q, "target": target,
+            "value": self.mean_over_parts(mean_of(info.value)),
             "q_pi": self.weighted(q_pi) if q_pi is not None and q_pi.dim() > 2 else q_pi,
             "mean": info.mean, "log_std": info.log_std, "advantage": info.advantage, "beta": info.beta,
             "action": executed[1:] if isinstance(executed, torch.Tensor) and executed.is_floating_point() else None,

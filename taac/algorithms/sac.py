@@ -22,6 +22,7 @@ from taac.errors import TaacError
 from taac.networks import ActorNetwork
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
+from taac.ops.value_distributions import ValueDistribution, shifted
 from taac.specs import TensorSpec, check_unit_box
 
 
@@ -47,7 +48,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
             range.
     """
 
-    has_proposal = takes_noise = True
+    has_proposal = takes_noise = bootstraps_distributions = True
     always_on_last_frame = False  # True for methods whose own train_step learns on all frames
 
     def __init__(
@@ -145,7 +146,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         learnt = slice(None) if self.actor_on_last_frame else slice(-1)
         mean, log_std = self.actor(seen[learnt])
         action, log_pi = distributions.squashed_normal_sample(mean, log_std)
-        q_pi = self.min_over_critics(self.q_values(self.critics, frozen[learnt], action))
+        q_pi = self.over_critics(self.q_values(self.critics, frozen[learnt], action))
         dq_da = self.action_gradient(self.weighted(q_pi), action)
         actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
 
@@ -167,7 +168,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
     def next_value(
         self, target_features: torch.Tensor, seen: torch.Tensor, action: torch.Tensor, log_pi: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> tuple[torch.Tensor | ValueDistribution, torch.Tensor | None]:
         """Returns `V(s') = min_i Q'_i(s', a~') - alpha log pi(a~'|s')` (equation 3), and its last term: `[T-1, B(, D)]` both.
 
         Args:
@@ -177,11 +178,11 @@ class SacAlgorithm(ActorCriticAlgorithm):
         next_action, next_log_pi = action[1:], log_pi[1:]
         if not self.actor_on_last_frame:
             next_action, next_log_pi = distributions.squashed_normal_sample(*self.actor(seen))
-        min_q = self.min_over_critics(self.q_values(self.target_critics, target_features, next_action))
+        min_q = self.bootstrap_value(self.target_critics, target_features, next_action)
         if not self.entropy_in_target:
             return min_q, None
         alpha_log_pi = self.share_out(self.temperature.alpha() * next_log_pi)
-        return min_q - alpha_log_pi, -alpha_log_pi
+        return shifted(min_q, -alpha_log_pi), -alpha_log_pi
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         target = self.targets(experience, info)  # of the critics, equation 5
@@ -200,7 +201,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         mean, _ = self.actor(features)
         return self.cloned(experience, (torch.tanh(mean) - experience.time_step.prev_action[1:]).square().sum(-1))
 
-    def targets(self, experience: Experience, info: TrainInfo) -> torch.Tensor:
-        """Returns the critics' targets `[T-1, B(, D)]`, detached."""
+    def targets(self, experience: Experience, info: TrainInfo) -> torch.Tensor | ValueDistribution:
+        """Returns the critics' targets `[T-1, B(, D)]`, or their distributions, detached."""
         switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
-        return self.td_loss.returns(experience.time_step, info.value, switch, info.bonus)
+        return self.td_loss.targets(experience.time_step, info.value, switch, info.bonus)

@@ -178,7 +178,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         # V(s') = sum_a pi(a|s') (min_i Q'_i(s', a) - alpha log pi(a|s'))  (equation 10)
         with torch.no_grad():
             target_q = self.discrete.padded(self.target_critics(target_features), dim=features.dim())
-            target_q = self.min_over_critics(self.value_of(self.target_critics, target_q))  # [T-1, B, K, C(, D)]
+            target_q = self.over_critics(self.value_of(self.target_critics, target_q))  # [T-1, B, K, C(, D)]
             value = self.expected(probs[1:], target_q).mean(2)
             bonus = self.share_out((alpha * entropy[1:]).mean(-1)) if self.entropy_in_target else None
             if bonus is not None:
@@ -196,7 +196,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
-        target = self.td_loss.returns(experience.time_step, info.value, switch, info.bonus)
+        target = self.td_loss.targets(experience.time_step, info.value, switch, info.bonus)
         temperature_loss, entropy = info.own
         own = self._branch_summaries(experience, entropy) if self.discrete.branched else None
         return self.loss_info(experience, info, target, self.temperature, {"action": temperature_loss}, own)

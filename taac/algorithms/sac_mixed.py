@@ -138,7 +138,7 @@ class MixedSacAlgorithm(SacAlgorithm):
         # V(s') = sum_d p(d|s',a~') min_i Q'_i(s', a~', d) - alpha log pi(a~'|s') + alpha_d H(p)  (equation 3)
         with torch.no_grad():
             target_features = self.target_encoder(nest.index(time_step.observation, slice(1, None)))
-            target_q = self.min_over_critics(self.q_values(self.target_critics, target_features, action[1:]))
+            target_q = self.over_critics(self.q_values(self.target_critics, target_features, action[1:]))
             value = self.expected(probs[1:], target_q)
             bonus = None
             if self.entropy_in_target:

@@ -18,6 +18,7 @@ from taac.algorithms.td_losses import BaseTDLoss, RetraceTDLoss
 from taac.data_structures import AlgStep, Experience, Nest, TimeStep
 from taac.errors import TaacError
 from taac.ops import distributions
+from taac.ops.value_distributions import mean_of
 
 
 class SacNtdInfo(NamedTuple):
@@ -72,7 +73,7 @@ class SacNtdAlgorithm(SacAlgorithm):
             features = self.target_encoder(nest.index(experience.time_step.observation, slice(None, -1)))
             target_q = self.q_values(self.target_critics, features, experience.time_step.prev_action[1:])
         # [T-1, B(, D)], the target critics at the executed actions
-        return super().train_step(experience)._replace(own=self.min_over_critics(target_q))
+        return super().train_step(experience)._replace(own=self.over_critics(target_q))
 
     def targets(self, experience: Experience, info: TrainInfo) -> torch.Tensor:
         pre_tanh, log_mu = experience.rollout_info
@@ -80,4 +81,4 @@ class SacNtdAlgorithm(SacAlgorithm):
         log_pi = distributions.squashed_normal_log_prob(
             pre_tanh[:-1], info.mean[: len(pre_tanh) - 1], info.log_std[: len(pre_tanh) - 1]
         )
-        return self.td_loss.retrace(experience.time_step, info.value, info.own, log_pi - log_mu[:-1])
+        return self.td_loss.retrace(experience.time_step, mean_of(info.value), info.own, log_pi - log_mu[:-1])

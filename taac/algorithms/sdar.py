@@ -158,7 +158,7 @@ class SdarAlgorithm(SacAlgorithm):
         # V(s', a) = min_i Q'_i(s', a') - alpha log pi' + alpha_b H(beta')
         with torch.no_grad():
             target_features = self.target_encoder(nest.index(time_step.observation, slice(1, None)))
-            value = self.min_over_critics(self.q_values(self.target_critics, target_features, action[1:]))
+            value = self.over_critics(self.q_values(self.target_critics, target_features, action[1:]))
             bonus = None
             if self.entropy_in_target:
                 both = self.beta_temperature.alpha() * entropy - self.temperature.alpha() * log_pi

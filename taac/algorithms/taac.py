@@ -27,6 +27,7 @@ from taac.errors import TaacError
 from taac.networks import ActorNetwork, TrajectoryEmbedding
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
+from taac.ops.value_distributions import ValueDistribution, mixture, shifted
 from taac.specs import TensorSpec, check_unit_box
 
 
@@ -83,7 +84,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     default_td_loss: type[BaseTDLoss] = TAACTDLoss
     switch_threshold: float = 0.5
-    has_proposal = takes_noise = True
+    has_proposal = takes_noise = bootstraps_distributions = True
 
     def __init__(
         self,
@@ -287,8 +288,9 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         # V(s') = beta_0 min_i Q'_i(s', tau_0) + beta_1 (min_i Q'_i(s', tau_1) - c). A return that passes a step pays for its b
         with torch.no_grad():
             value = self._target_value(*nest.index((time_step.observation, tau_0, tau_1, beta), slice(1, None)))
-            value, _ = self.priced(value, None, beta[1:, ..., 1])
-            _, bonus = self.priced(value, None, b[1:])
+            expected, paid = self.price_of(beta[1:, ..., 1]), self.price_of(b[1:])
+            value = value if expected is None else shifted(value, -expected)
+            bonus = None if paid is None else -paid
 
         prediction = self.critics(features[:-1], *nest.flatten(tau))
         return TrainInfo(
@@ -309,7 +311,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         assert info.switch is not None and info.beta is not None
-        target = self.td_loss.returns(experience.time_step, info.value, info.switch, info.bonus)
+        target = self.td_loss.targets(experience.time_step, info.value, info.switch, info.bonus)
         beta_entropy = distributions.categorical_entropy(info.beta)
         temperature_losses = {
             "action": self.action_temperature.loss(-info.log_pi),
@@ -340,13 +342,16 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     def _min_q(self, critics: nn.Module, features: torch.Tensor, tau: Tau) -> torch.Tensor:
         """Returns min_i Q_i(features, tau): `[...]`, or `[..., D]`."""
-        return self.min_over_critics(self.q_values(critics, features, *nest.flatten(tau)))
+        return self.over_critics(self.q_values(critics, features, *nest.flatten(tau)))
 
-    def _target_value(self, observation: Nest, tau_0: Tau, tau_1: Tau, beta: torch.Tensor) -> torch.Tensor:
-        """Returns V(s) of the target critics, which evaluate both candidates in one call; `[...]`, or `[..., D]`."""
-        features = self.target_encoder(observation)
-        q = self._min_q(self.target_critics, features.expand(2, *features.shape), _stack(tau_0, tau_1))
-        return (nest.broadcast(beta.movedim(-1, 0), q) * q).sum(0)
+    def _target_value(
+        self, observation: Nest, tau_0: Tau, tau_1: Tau, beta: torch.Tensor
+    ) -> torch.Tensor | ValueDistribution:
+        """Returns V(s) of the target critics, which evaluate both candidates in one call; `[...(, D)]`, or its distribution."""
+        features, candidates = self.target_encoder(observation), nest.flatten(_stack(tau_0, tau_1))
+        q = self.bootstrap_value(self.target_critics, features.expand(2, *features.shape), *candidates)
+        weights = beta.movedim(-1, 0)
+        return mixture(q, weights) if isinstance(q, ValueDistribution) else (nest.broadcast(weights, q) * q).sum(0)
 
     def acting_modules(self) -> list[str]:
         price = [] if self.decision_price is None else ["decision_price"]

@@ -45,7 +45,7 @@ class Td3Algorithm(ActorCriticAlgorithm):
         TaacError: a discrete, nested or unscaled action space; settings out of range.
     """
 
-    has_proposal = takes_noise = True
+    has_proposal = takes_noise = bootstraps_distributions = True
     exploration_noise: float
     target_actor_encoder: nn.Module | None
 
@@ -132,7 +132,7 @@ class Td3Algorithm(ActorCriticAlgorithm):
             target_features, greedy = self.target_action(next_observation)
             noise = (self.target_noise * torch.randn_like(greedy)).clamp(-self.target_noise_clip, self.target_noise_clip)
             next_action = (greedy + noise).clamp(-1.0, 1.0)
-            value = self.min_over_critics(self.q_values(self.target_critics, target_features, next_action))
+            value = self.bootstrap_value(self.target_critics, target_features, next_action)
 
         prediction = self.critics(features[:-1], time_step.prev_action[1:])
         return TrainInfo(
@@ -151,7 +151,7 @@ class Td3Algorithm(ActorCriticAlgorithm):
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
-        target = self.td_loss.returns(experience.time_step, info.value, switch, info.bonus)
+        target = self.td_loss.targets(experience.time_step, info.value, switch, info.bonus)
         return self.loss_info(experience, info, target)
 
     def proposal(self, observation: Nest, experience: Experience) -> torch.Tensor:

@@ -18,7 +18,8 @@ import torch
 from taac.algorithms.algorithm import ForwardingConstructor
 from taac.data_structures import TimeStep
 from taac.errors import TaacError
-from taac.ops import losses, value_ops
+from taac.ops import losses, value_distributions, value_ops
+from taac.ops.value_distributions import ValueDistribution, mean_of
 
 
 @gin.configurable
@@ -142,6 +143,35 @@ class BaseTDLoss(ForwardingConstructor):
         """
         raise NotImplementedError
 
+    def stops(self, time_step: TimeStep, switch: torch.Tensor) -> torch.Tensor | None:
+        """Returns where a return that arrives bootstraps, `[T, B]` bool; None if it does so at more than one frame."""
+        return None
+
+    def targets(
+        self,
+        time_step: TimeStep,
+        value: torch.Tensor | ValueDistribution,
+        switch: torch.Tensor,
+        bonus: torch.Tensor | None = None,
+    ) -> torch.Tensor | ValueDistribution:
+        """Returns `returns`, or `distribution` if the values are distributions and each return bootstraps at one frame."""
+        if isinstance(value, ValueDistribution) and self.stops(time_step, switch) is not None:
+            return self.distribution(time_step, value, switch, bonus)
+        return self.returns(time_step, mean_of(value), switch, bonus)
+
+    def distribution(
+        self, time_step: TimeStep, value: ValueDistribution, switch: torch.Tensor, bonus: torch.Tensor | None = None
+    ) -> ValueDistribution:
+        """Returns the distributions `[T-1, B, M]` of the returns, detached, for critics that learn these.
+
+        Rewards and discounts are carried to the frame at which a return bootstraps, so that its distribution is projected once.
+        Args are those of `returns`, with distributions `[T, B, M]` of the values.
+        """
+        stop = self.stops(time_step, switch)
+        assert stop is not None
+        found = value_ops.bootstraps(time_step.reward, time_step.step_type, self.discount(time_step), stop, bonus)
+        return value_distributions.return_distribution(found, value)
+
     def error(self, q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Returns the squared or Huber error `[T, B]` of values `[N, T, B(, D)]`: summed over N, averaged over D.
 
@@ -166,6 +196,9 @@ class OneStepTDLoss(BaseTDLoss):
     ) -> torch.Tensor:
         return value_ops.one_step_return(time_step.reward, value, time_step.step_type, self.discount(time_step))
 
+    def stops(self, time_step: TimeStep, switch: torch.Tensor) -> torch.Tensor:
+        return torch.ones_like(switch)
+
 
 @gin.configurable
 class TDLoss(BaseTDLoss):
@@ -180,6 +213,9 @@ class TDLoss(BaseTDLoss):
         self, time_step: TimeStep, value: torch.Tensor, switch: torch.Tensor, bonus: torch.Tensor | None = None
     ) -> torch.Tensor:
         return value_ops.n_step_return(time_step.reward, value, time_step.step_type, self.discount(time_step), bonus)
+
+    def stops(self, time_step: TimeStep, switch: torch.Tensor) -> torch.Tensor:
+        return time_step.is_last()
 
 
 @gin.configurable
@@ -197,6 +233,9 @@ class TAACTDLoss(BaseTDLoss):
         return value_ops.compare_through_return(
             time_step.reward, value, time_step.step_type, self.discount(time_step), switch, bonus
         )
+
+    def stops(self, time_step: TimeStep, switch: torch.Tensor) -> torch.Tensor:
+        return time_step.is_last() | switch
 
 
 @gin.configurable

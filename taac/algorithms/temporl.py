@@ -24,6 +24,7 @@ from taac.errors import TaacError, refuse_below
 from taac.networks import CriticEnsemble
 from taac.ops import value_ops
 from taac.ops.schedules import Schedule
+from taac.ops.value_distributions import mean_of
 
 
 class TempoRLState(NamedTuple):
@@ -78,6 +79,8 @@ class Skips(ActorCriticAlgorithm):
 
     greedy_step: Callable[..., AlgStep]
     sampled_step: Callable[..., AlgStep]
+
+    bootstraps_distributions = False  # each duration's return has a value of its own to bootstrap from
 
     def __init__(
         self,
@@ -158,7 +161,7 @@ class Skips(ActorCriticAlgorithm):
         info: TrainInfo = super().train_step(experience)
         assert info.features is not None
         predicted = self.skip_critic(info.features[:-1], experience.time_step.prev_action[1:])
-        value, bonus = self.priced(info.value, info.bonus, 1.0)
+        value, bonus = self.priced(mean_of(info.value), info.bonus, 1.0)
         own = SkipValues(predicted, info.bonus)
         if self.decision_price is not None:
             best = self.weighted(self.value_of(self.skip_critic, predicted.detach())[0]).argmax(-1) + 1.0
@@ -172,7 +175,7 @@ class Skips(ActorCriticAlgorithm):
         time_step = experience.time_step
         target, happened = value_ops.skip_returns(
             time_step.reward,
-            info.value,
+            mean_of(info.value),
             time_step.step_type,
             self.td_loss.discount(time_step),
             experience.rollout_info.decided,

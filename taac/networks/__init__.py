@@ -11,10 +11,12 @@ from taac.networks.critics import CriticEnsemble
 from taac.networks.encoders import ImageEncoder, LocalEncoder, ObservationEncoder
 from taac.networks.normalizers import ObservationNormalizer, RewardNormalizer, RewardScaler
 from taac.networks.recurrent import GRUMemory, LSTMMemory, RecurrentEncoder
+from taac.networks.value_heads import CategoricalReturns, QuantileReturns
 
 __all__ = [
     "ActorNetwork",
     "CategoricalActorNetwork",
+    "CategoricalReturns",
     "CriticEnsemble",
     "DeterministicActorNetwork",
     "GRUMemory",
@@ -23,6 +25,7 @@ __all__ = [
     "LocalEncoder",
     "ObservationEncoder",
     "ObservationNormalizer",
+    "QuantileReturns",
     "RecurrentEncoder",
     "RewardNormalizer",
     "RewardScaler",

@@ -41,11 +41,13 @@ class CriticEnsemble(nn.Module):
             uniform in [-w, w], as `torch.nn.Linear` makes them.
         last_init_range, last_bias_init_range: if set, the last layer's weights, or biases, are uniform in +- this instead.
         activation: called without arguments; see `ActorNetwork`.
+        returns: what a critic predicts in place of a number, such as `@CategoricalReturns()`, a distribution of the return.
         share_hidden_layers: whether the parts of a reward share a critic's hidden layers. This costs 1/D of the work, but the
             part with the largest errors then dominates what these layers learn.
 
     Raises:
-        TaacError: settings out of range; an activation that is already constructed.
+        TaacError: settings out of range; an activation that is already constructed; `returns` with a vector reward, whose parts
+            would need a distribution together.
     """
 
     def __init__(
@@ -60,8 +62,14 @@ class CriticEnsemble(nn.Module):
         activation: Callable[..., nn.Module] = nn.ReLU,
         share_hidden_layers: bool = False,
         initial_weights: InitialWeights = "published",
+        returns: nn.Module | None = None,
     ):
         super().__init__()
+        if returns is not None and reward_dim is not None:
+            raise TaacError(
+                f"{type(returns).__name__} predicts the distribution of one return, and this reward has {reward_dim} parts: a "
+                "weighted sum of distributions is not defined by its parts. Remove CriticEnsemble.returns"
+            )
         if num_critics < 1:
             raise TaacError(f"CriticEnsemble.num_critics must be 1 or more, got {num_critics}")
         check_ranges(last_init_range or 0.0, last_bias_init_range or 0.0)
@@ -78,14 +86,21 @@ class CriticEnsemble(nn.Module):
             EnsembleLinear(networks, fan_in, fan_out, bias_range=bias_range)
             for fan_in, fan_out in itertools.pairwise(sizes)
         )
-        self.output_shape = tuple(size for size in (num_choices, reward_dim) if size is not None)
+        predicted = reward_dim if returns is None else int(returns.size)  # type: ignore[arg-type]
+        self.output_shape = tuple(size for size in (num_choices, predicted) if size is not None)
         outputs_each = math.prod(self.output_shape) // self.networks_each
         self.last = EnsembleLinear(networks, sizes[-1], outputs_each, last_init_range, last_bias_init_range)
         self.num_critics, self.reward_dim = num_critics, reward_dim
+        if returns is not None:
+            self.returns: Any = returns
+            self.value, self.loss, self.distribution = self.returns.value, self.returns.loss, self.returns.distribution
         self.activation = activation_module(activation)
 
     def forward(self, features: torch.Tensor, *action: torch.Tensor) -> torch.Tensor:
-        """Maps features `[..., F]` and action parts `[..., A]` to `[N, ...(, C)(, D)]`; C choices and D reward parts, if any."""
+        """Maps features `[..., F]` and action parts `[..., A]` to `[N, ...(, C)(, D)]`; C choices and D reward parts, if any.
+
+        With `returns` there are the K numbers of its prediction in place of D.
+        """
         x = torch.cat([features, *action], dim=-1)
         batch = x.shape[:-1]
         x = x.reshape(1, -1, x.shape[-1]).expand(self.num_critics * self.networks_each, -1, -1)

@@ -104,17 +104,20 @@ class RewardScaler(nn.Module):
         repeat_gamma: discount per step inside a repeated action, as in the environment.
         reward_dim: D, or None for a scalar reward.
         clip: of the scaled reward of a step; None: no clipping.
+        bound: the scale is so large that no return so far is beyond +- this. None: it is the standard deviation alone.
 
     Raises:
-        TaacError: a clip that is not above 0.
+        TaacError: a clip or a bound that is not above 0.
 
-    Source: `VecNormalize` of Stable-Baselines3, after Engstrom et al. (arXiv:2005.12729), section 3; it clips at 10.
+    Source: `VecNormalize` of Stable-Baselines3, after Engstrom et al. (arXiv:2005.12729), section 3; it clips at 10. The bound:
+    SimbaV2 (arXiv:2502.15280), section 4.3.
     """
 
     returns: torch.Tensor
     count: torch.Tensor
     mean: torch.Tensor
     squares: torch.Tensor
+    largest: torch.Tensor
 
     def __init__(
         self,
@@ -123,16 +126,20 @@ class RewardScaler(nn.Module):
         repeat_gamma: float = 1.0,
         reward_dim: int | None = None,
         clip: float | None = None,
+        bound: float | None = None,
     ):
         super().__init__()
-        if clip is not None and clip <= 0:
-            raise TaacError(f"RewardScaler.clip must be above 0, got {clip}")
-        self.gamma, self.repeat_gamma, self.clip = gamma, repeat_gamma, clip
+        for name, value in {"clip": clip, "bound": bound}.items():
+            if value is not None and value <= 0:
+                raise TaacError(f"RewardScaler.{name} must be above 0, got {value}")
+        self.gamma, self.repeat_gamma, self.clip, self.bound = gamma, repeat_gamma, clip, bound
         parts = (reward_dim,) if reward_dim else ()
         self.register_buffer("returns", torch.zeros(num_envs, *parts, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self.register_buffer("mean", torch.zeros(parts, dtype=torch.float64))
         self.register_buffer("squares", torch.zeros(parts, dtype=torch.float64))  # of deviations from the mean, summed
+        if bound is not None:
+            self.register_buffer("largest", torch.zeros(parts, dtype=torch.float64))  # of the returns, in absolute value
 
     @torch.no_grad()
     def observe(self, time_step: TimeStep) -> None:
@@ -146,6 +153,8 @@ class RewardScaler(nn.Module):
         self.squares += ((self.returns - mean).square() * counts).sum(0) + delta.square() * (self.count * number / total)
         self.mean += delta * (number / total)
         self.count += number
+        if self.bound is not None:
+            torch.maximum(self.largest, self.returns.abs().amax(0), out=self.largest)
 
     def update(self, reward: torch.Tensor, duration: torch.Tensor | None = None) -> None:
         """Does nothing: sampled batches do not tell the returns."""
@@ -154,7 +163,8 @@ class RewardScaler(nn.Module):
         """Scales rewards `[T, B]` or `[T, B, D]` with durations `[T, B]` (None: 1)."""
         variance = self.squares / self.count.clamp(min=1)
         varies = variance > 1e-12 * self.mean.square()
-        scaled = reward / torch.where(varies, variance, 1.0).sqrt()
+        scale = torch.where(varies, variance, 1.0).sqrt()
+        scaled = reward / (scale if self.bound is None else torch.maximum(scale, self.largest / self.bound))
         if self.clip is not None:
             limit = torch.as_tensor(self.clip * _steps(reward, duration)).to(scaled)
             scaled = scaled.clamp(-limit, limit)

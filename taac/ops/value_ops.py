@@ -14,6 +14,8 @@ No action is taken at a LAST frame, so the caller must mask the result there. No
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from taac.data_structures import StepType
@@ -107,6 +109,47 @@ def compare_through_return(
     discount = _check(reward, value, step_type, discount, bonus)
     _check_bool("switch", switch, step_type)
     return _backward(reward, value, (step_type == StepType.LAST) | switch, discount, bonus)
+
+
+class Bootstrap(NamedTuple):
+    """What a return consists of: `G = reward + discount * value[frame]`, each `[T-1, B]`."""
+
+    reward: torch.Tensor  # the sum of discounted rewards and bonuses up to the frame
+    discount: torch.Tensor  # the product of the discounts up to it
+    frame: torch.Tensor  # int64
+
+
+@torch.no_grad()
+def bootstraps(
+    reward: torch.Tensor,
+    step_type: torch.Tensor,
+    discount: torch.Tensor,
+    stop: torch.Tensor,
+    bonus: torch.Tensor | None = None,
+) -> Bootstrap:
+    """The returns of the recursion above taken apart, so that the value may be something else than a number.
+
+    With a `value` it holds that `G = reward + discount * value[frame]` for `one_step_return` (`stop` true everywhere),
+    `n_step_return` (at LAST), and `compare_through_return` (at LAST and where `switch`).
+
+    Args:
+        reward: `[T, B]`, received on arriving at step t.
+        step_type, discount, bonus: as in `n_step_return`.
+        stop: `[T, B]` bool, where a return that arrives bootstraps. It always does at T-1.
+    """
+    discount = _check(reward, reward, step_type, discount, bonus)
+    _check_bool("stop", stop, step_type)
+    steps = len(reward)
+    summed, product, frame = (torch.empty_like(reward[1:]) for _ in range(3))
+    for t in range(steps - 2, -1, -1):
+        summed[t], product[t], frame[t] = reward[t + 1], discount[t + 1], float(t + 1)
+        if t < steps - 2:
+            goes_on = ~stop[t + 1]
+            further = summed[t + 1] if bonus is None else bonus[t + 1] + summed[t + 1]
+            summed[t] += torch.where(goes_on, discount[t + 1] * further, 0.0)
+            product[t] *= torch.where(goes_on, product[t + 1], 1.0)
+            frame[t] = torch.where(goes_on, frame[t + 1], frame[t])
+    return Bootstrap(summed, product, frame.to(torch.int64))
 
 
 def retrace_return(

@@ -134,6 +134,7 @@ _REWARDS = {
     "False": "raw",
     "True": "normalised, with their mean subtracted",
     "'scale'": "divided by the standard deviation of returns",
+    "'bounded'": "divided so that returns are within +-5",
 }
 _LONGEST = 100  # characters of a value in words
 

@@ -51,7 +51,7 @@ def create_agent(
     device: torch.device,
     algorithm_ctor: Callable[..., Algorithm] = gin.REQUIRED,
     normalize_observations: bool = False,
-    normalize_rewards: bool | Literal["scale"] = False,
+    normalize_rewards: bool | Literal["scale", "bounded"] = False,
     reward_clip: float | None = None,
     reward_signals: Sequence[Callable[..., RewardSignal]] = (),
     task_strength: float | Schedule | Sequence[float | Schedule] = 1.0,
@@ -69,7 +69,8 @@ def create_agent(
         normalize_observations: normalises by running statistics of the observations in rollouts; see `ObservationNormalizer`.
         normalize_rewards: True subtracts a running mean of sampled rewards and divides by their standard deviation; see
             `RewardNormalizer`. "scale" keeps the mean and divides by the standard deviation of returns; see `RewardScaler`.
-            Either sets the algorithm's own `reward_scale` to 1.
+            "bounded" divides by more if a return would otherwise be beyond +-5. Each of them sets the algorithm's own
+            `reward_scale` to 1.
         reward_clip: normalised rewards are clipped to +- this; None does not clip.
         reward_signals: rewards besides the task's, such as `(@ICM, @RND)`. Each is called with observation and action spec.
             The algorithm then learns a vector reward, the task's and theirs, with their strengths as `reward_weights`.
@@ -113,12 +114,15 @@ def create_agent(
     if normalize_rewards:
         algorithm.reward_scale = 1.0  # the algorithm's own scale is meant for raw rewards and would scale twice
     reward_normalizer: RewardNormalizer | RewardScaler | None = None
-    if normalize_rewards == "scale":
+    if normalize_rewards in ("scale", "bounded"):
         if algorithm.gamma is None:
             kind = type(algorithm).__name__
-            raise TaacError(f"create_agent.normalize_rewards = 'scale' needs a discount, but {kind}.gamma is None: define it")
+            raise TaacError(
+                f"create_agent.normalize_rewards = '{normalize_rewards}' needs a discount, but {kind}.gamma is None: define it"
+            )
         rows = environment.num_envs * (1 if agents is None else agents.count)
-        reward_normalizer = RewardScaler(rows, algorithm.gamma, environment.repeat_gamma, normalized_parts, reward_clip)
+        bound = 5.0 if normalize_rewards == "bounded" else None
+        reward_normalizer = RewardScaler(rows, algorithm.gamma, environment.repeat_gamma, normalized_parts, reward_clip, bound)
     elif normalize_rewards:
         reward_normalizer = RewardNormalizer(normalized_parts, reward_clip)
     return Agent(

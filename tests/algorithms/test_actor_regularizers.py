@@ -121,6 +121,16 @@ def test_l2c2_is_part_of_the_loss_and_not_over_the_end_of_an_episode(monkeypatch
     torch.testing.assert_close(added, torch.cat([expected, torch.zeros_like(expected[:1])]), rtol=1e-5, atol=1e-9)
 
 
+def test_l2c2s_weight_follows_the_farthest_of_all_numbers(monkeypatch):
+    """Of an observation of two parts."""
+    drawn = iter((0.25, -1.0))
+    monkeypatch.setattr(actor_regularizers, "_drawn", lambda x: torch.full_like(x, next(drawn)))
+    vector = torch.arange(6.0).reshape(6, 1, 1)
+    time_step = reference.replayed(reference.IMAGE_SPEC)._replace(observation={"a": vector, "b": vector})
+    found = L2C2(lower=0.2, upper=0.8)(lambda observation, experience: observation["a"], Experience(time_step, ()))
+    torch.testing.assert_close(found, torch.full((5, 1), 0.2 * 0.25**2))  # the least weight, which belongs to |u| = 1
+
+
 def test_l2c2_moves_no_pixels():
     experience = Experience(reference.replayed(reference.IMAGE_SPEC), ())
     seen = []

@@ -298,9 +298,9 @@ def test_a_weight_that_falls_below_0_makes_the_greatest_value_the_least_favourab
     weights = (1.0, LinearSchedule(1.0, -1.0, env_steps=10))
     tested = SacAlgorithm(VECTOR_SPEC, ACTION_SPEC, reward_dim=2, reward_weights=weights)
     q = torch.tensor([[1.0, 5.0], [2.0, 7.0]])
-    assert tested.min_over_critics(q).tolist() == [1.0, 5.0]
+    assert tested.over_critics(q).tolist() == [1.0, 5.0]
     tested.scheduled[0].set(-1.0)
-    assert tested.min_over_critics(q).tolist() == [1.0, 7.0]
+    assert tested.over_critics(q).tolist() == [1.0, 7.0]
 
 
 def test_the_discount_that_warnings_know_is_the_greatest():

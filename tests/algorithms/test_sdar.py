@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from taac.algorithms import OneStepTDLoss, SdarAlgorithm, Temperature
-from taac.data_structures import Experience
+from taac.data_structures import AlgStep, Experience
 from taac.errors import TaacError
 from taac.networks import ActorNetwork
 from tests.algorithms import reference
@@ -411,3 +411,11 @@ def test_target_entropies():
     for min_prob in (0.0, 0.51):
         with pytest.raises(TaacError, match="min_prob"):
             SdarAlgorithm(VECTOR_SPEC, reference.ACTION_SPEC, beta_min_prob=min_prob)
+
+
+def test_the_actor_is_asked_where_any_dimension_acts():
+    algorithm = SdarAlgorithm(VECTOR_SPEC, reference.ACTION_SPEC)
+    decided = torch.tensor([[True, False], [False, False], [True, True]])
+    needed = algorithm.needed_modules(AlgStep((), (), (), decided))
+    assert set(needed) == {"actor_embedding", "actor"}
+    assert all(asked.tolist() == [True, False, True] for asked in needed.values())

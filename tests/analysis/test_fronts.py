@@ -95,7 +95,8 @@ def test_a_single_run_of_a_method_has_no_interval(tmp_path):
 def test_diverged_runs_are_left_out(tmp_path):
     for method, repeated in (("a", 0.5), ("b", 0.0)):
         for seed in range(2):
-            make_run(tmp_path / f"{method}{seed}", method, "Own-v0", seed, np.array(STEPS) + seed, repeated=repeated)
+            returns = np.array(STEPS) + seed + (0 if repeated else 10)
+            make_run(tmp_path / f"{method}{seed}", method, "Own-v0", seed, returns, repeated=repeated)
     make_run(tmp_path / "b2", "b", "Own-v0", 2, [*STEPS[:-1], float("nan")])
     front = make_report(tmp_path, Options())["fronts"][0]
-    assert [row["on_front"] for row in front["methods"]] == [True, False]
+    assert [row["on_front"] for row in front["methods"]] == [True, True] and np.isfinite(front["hypervolume"]["estimate"])

@@ -134,7 +134,7 @@ def test_the_least_favourable_critic_is_the_greatest_where_a_weight_has_gone_bel
     trainer.close()
     trainer.schedules.move(250, 150)
     q = torch.tensor([[[1.0, 1.0]], [[2.0, 2.0]]])
-    assert trainer.agent.algorithm.min_over_critics(q).tolist() == [[1.0, 2.0]]
+    assert trainer.agent.algorithm.over_critics(q).tolist() == [[1.0, 2.0]]
     assert trainer.agent.algorithm.weighted(q[0]).tolist() == [0.0]  # 0.5 - 0.5
 
 

@@ -1,0 +1,141 @@
+"""Distributions of returns, as points and their probabilities, and the losses of critics that predict them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional
+
+from taac.ops.value_ops import Bootstrap
+
+
+class ValueDistribution(NamedTuple):
+    """A distribution of values. Points that all of them share have no other dimension, `[M]`."""
+
+    points: torch.Tensor  # [..., M] or [M]
+    probs: torch.Tensor  # [..., M], which sum to 1
+
+    def mean(self) -> torch.Tensor:
+        """Returns the means `[...]`."""
+        return (self.points * self.probs).sum(-1)
+
+    def shifted(self, by: torch.Tensor) -> ValueDistribution:
+        """Returns the distributions of values to which `by` `[...]` is added."""
+        return self._replace(points=self.points + by.unsqueeze(-1))
+
+    def pad_front(self) -> ValueDistribution:
+        """Puts a frame before frames `[T-1, ...]`, whose distribution is never read."""
+        points = self.points if self.points.dim() == 1 else torch.cat([self.points[:1], self.points])
+        return ValueDistribution(points, torch.cat([self.probs[:1], self.probs]))
+
+
+def shifted(value: torch.Tensor | ValueDistribution, by: torch.Tensor) -> torch.Tensor | ValueDistribution:
+    """Returns values `[...]`, or their distributions, to which `by` `[...]` is added."""
+    return value.shifted(by) if isinstance(value, ValueDistribution) else value + by
+
+
+def mean_of(value: torch.Tensor | ValueDistribution) -> torch.Tensor:
+    """Returns values, or the means of their distributions."""
+    return value.mean() if isinstance(value, ValueDistribution) else value
+
+
+def mixture(distributions: ValueDistribution, weights: torch.Tensor) -> ValueDistribution:
+    """Mixes distributions `[C, ...]` with weights `[C, ...]`, which sum to 1 over C: `sum_c w_c Z_c`, not the mean of points."""
+    probs = weights.unsqueeze(-1) * distributions.probs
+    if distributions.points.dim() == 1:
+        return ValueDistribution(distributions.points, probs.sum(0))
+    points = distributions.points.expand_as(probs)
+    return ValueDistribution(points.movedim(0, -2).flatten(-2), probs.movedim(0, -2).flatten(-2))
+
+
+def return_distribution(bootstrap: Bootstrap, value: ValueDistribution) -> ValueDistribution:
+    """The distribution of `R[t] + D[t] Z[k[t]]`, where a return sums rewards R up to frame k and bootstraps there.
+
+    Args:
+        bootstrap: of each return, `[T-1, B]`.
+        value: distributions of the values Z of frames, `[T, B, M]`.
+
+    Returns:
+        `[T-1, B, M]`.
+    """
+    index = bootstrap.frame.unsqueeze(-1)
+    points, probs = value.points, value.probs.take_along_dim(index, 0)
+    if points.dim() > 1:
+        points = points.take_along_dim(index, 0)
+    return ValueDistribution(bootstrap.reward.unsqueeze(-1) + bootstrap.discount.unsqueeze(-1) * points, probs)
+
+
+def project(value: ValueDistribution, support: torch.Tensor) -> torch.Tensor:
+    """The categorical projection: each point gives its probability to the two atoms beside it, the nearer one more.
+
+    A point beyond the support counts as its end. Of one point, this is the two-hot encoding.
+
+    Args:
+        value: `[..., M]`.
+        support: `[K]`, atoms in equal distances, K >= 2.
+
+    Returns:
+        Probabilities of the atoms, `[..., K]`.
+
+    Source: Bellemare, Dabney and Munos (arXiv:1707.06887), equation 7.
+    """
+    count, low = len(support), support[0]
+    points = value.points.expand_as(value.probs)
+    place = ((points - low) / (support[1] - low)).clamp(0.0, count - 1.0)
+    below = place.floor().clamp(max=count - 2.0)
+    to_upper = value.probs * (place - below)
+    index = below.to(torch.int64)
+    atoms = value.probs.new_zeros(*value.probs.shape[:-1], count)
+    atoms.scatter_add_(-1, index, value.probs - to_upper)
+    return atoms.scatter_add_(-1, index + 1, to_upper)
+
+
+def spread(target: torch.Tensor, support: torch.Tensor, sigma: float) -> torch.Tensor:
+    """HL-Gauss: the mass that a normal around the target has in the bin around each atom, over its mass in all bins.
+
+    Args:
+        target: `[...]`. One beyond the support counts as its end.
+        support: `[K]`, atoms in equal distances.
+        sigma: standard deviation of the normal, in units of the target.
+
+    Returns:
+        `[..., K]`.
+
+    Source: Farebrother et al. (arXiv:2403.03950), section 3.1.
+    """
+    half = (support[1] - support[0]) / 2
+    edges = torch.cat([support - half, support[-1:] + half])
+    target = target.clamp(support[0], support[-1])
+    cumulative = torch.erf((edges - target.unsqueeze(-1)) / (sigma * 2**0.5))
+    mass = cumulative[..., 1:] - cumulative[..., :-1]
+    return mass / (cumulative[..., -1:] - cumulative[..., :1])
+
+
+def cross_entropy(logits: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
+    """`- sum_k p_k log softmax(logits)_k` of `[..., K]`: `[...]`."""
+    return -(probs * functional.log_softmax(logits, dim=-1)).sum(-1)
+
+
+def quantile_huber(quantiles: torch.Tensor, target: ValueDistribution, delta: float = 1.0) -> torch.Tensor:
+    """The quantile Huber loss: quantile k of K, at `tau_k = (k + 1/2) / K`, against each point of the target.
+
+    `mean_k E_y [ |tau_k - 1{y < q_k}| huber(y - q_k) / delta ]`, with `huber(u) = u^2 / 2` within +- delta, linear beyond.
+
+    Args:
+        quantiles: `[N, ..., K]`.
+        target: `[..., M]`.
+
+    Returns:
+        `[N, ...]`.
+
+    Source: Dabney et al. (arXiv:1710.10044), equation 10; TQC (arXiv:2005.04269), equation 6.
+    """
+    count = quantiles.shape[-1]
+    tau = (torch.arange(count, device=quantiles.device, dtype=quantiles.dtype) + 0.5) / count
+    points = target.points.expand_as(target.probs)
+    error = points.unsqueeze(-2) - quantiles.unsqueeze(-1)  # [N, ..., K, M]
+    size = error.abs()
+    huber = torch.where(size <= delta, 0.5 * error.square(), delta * (size - 0.5 * delta))
+    asymmetric = (tau.unsqueeze(-1) - (error < 0).to(huber.dtype)).abs() * huber / delta
+    return (asymmetric * target.probs.unsqueeze(-2)).sum(-1).mean(-1)
