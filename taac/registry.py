@@ -36,7 +36,8 @@ def register() -> None:
         package = importlib.import_module(f"taac.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
-    for schedule in (schedules.LinearSchedule, schedules.ExponentialSchedule, schedules.PiecewiseSchedule):
+    for name in ("Linear", "Cosine", "Exponential", "Piecewise"):
+        schedule = getattr(schedules, f"{name}Schedule")
         gin.external_configurable(schedule, module=schedule.__module__)  # `ops` does not import gin
     _register_torch()
     add_check(refuse_unfollowed_schedule)

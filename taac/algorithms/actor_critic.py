@@ -15,6 +15,7 @@ import torch.nn as nn
 from taac import nest
 from taac.algorithms.actor_regularizers import ActorRegularizer
 from taac.algorithms.algorithm import Algorithm
+from taac.algorithms.critic_step import CriticStep
 from taac.algorithms.decision_price import DecisionPrice
 from taac.algorithms.reward_weights import check_reward_weights
 from taac.algorithms.target_entropies import TargetEntropy
@@ -24,6 +25,7 @@ from taac.algorithms.temperature import BranchTemperatures, Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import CriticEnsemble, LocalEncoder, ObservationEncoder
+from taac.networks.bodies import projections
 from taac.networks.value_heads import Combination
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
 from taac.ops.value_distributions import ValueDistribution, mean_of
@@ -113,7 +115,6 @@ class ActorCriticAlgorithm(Algorithm):
 
     default_td_loss: type[BaseTDLoss] = OneStepTDLoss
     has_proposal = False  # whether it defines `proposal`
-    bootstraps_distributions = False  # whether its targets are distributions where its critics predict them; otherwise means
     stores_probabilities = False  # whether rollouts store the probabilities of their actions, which some TD losses need
 
     def __init__(
@@ -233,13 +234,17 @@ class ActorCriticAlgorithm(Algorithm):
         """Returns values `[N, ...(, C)(, D)]` at features `[..., F]` and action parts `[..., A]`."""
         return self.value_of(critics, critics(features, *action))
 
-    def bootstrap_value(
-        self, critics: nn.Module, features: torch.Tensor, *action: torch.Tensor
-    ) -> torch.Tensor | ValueDistribution:
-        """Returns what targets bootstrap from, over critics: values `[...(, D)]`, or distributions `[..., M]` of them."""
-        prediction = critics(features, *action)
+    def critic_step(self, time_step: TimeStep, features: torch.Tensor, *executed: torch.Tensor) -> CriticStep:
+        """Returns the critics of an update, for features `[T, B, F]` and the parts of executed actions `[T-1, B, A]`."""
+        return CriticStep(
+            self.critics, getattr(self, "target_critics", None), self.over_predictions, self.target_update.copies,
+            features[:-1], executed, ~time_step.is_last()[:-1],
+        )  # fmt: skip
+
+    def over_predictions(self, critics: nn.Module, prediction: torch.Tensor) -> torch.Tensor | ValueDistribution:
+        """Returns values `[...(, D)]` over critics of predictions `[N, ...]`, or their distributions `[..., M]`."""
         own: Any = getattr(critics, "distribution", None)
-        if own is None or not self.bootstraps_distributions:
+        if own is None:
             return self.over_critics(self.value_of(critics, prediction))
         return own(prediction, self.combine_critics)
 
@@ -553,8 +558,14 @@ class ActorCriticAlgorithm(Algorithm):
     def after_update(self, num_updates: int) -> None:
         for temperature in self.temperatures().values():
             temperature.project()
+        for part in self._projected:
+            part.project()
         if self.target_update.is_due(num_updates):
             self.target_update.move(self.target_networks)
+
+    @functools.cached_property
+    def _projected(self) -> list[Any]:
+        return [part for name, child in self.named_children() if not name.startswith("target_") for part in projections(child)]
 
     def describe(self) -> list[str]:
         asked = [name for name in self.acting_modules() if "critic" in name and isinstance(self.actor_encoder, LocalEncoder)]

@@ -16,10 +16,12 @@ import torch.nn as nn
 from taac import nest
 from taac.algorithms import target_entropies
 from taac.algorithms.actor_critic import ActorCriticAlgorithm, TrainInfo
+from taac.algorithms.critic_step import CriticStep
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import ActorNetwork
+from taac.networks.batch_statistics import gathering, has_batch_statistics
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
 from taac.ops.value_distributions import ValueDistribution, shifted
@@ -48,7 +50,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
             range.
     """
 
-    has_proposal = takes_noise = bootstraps_distributions = True
+    has_proposal = takes_noise = True
     always_on_last_frame = False  # True for methods whose own train_step learns on all frames
 
     def __init__(
@@ -144,15 +146,17 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
         # Actor: minimise alpha log pi(a~|s) - min_i Q_i(s, a~)  (equations 7 and 9)
         learnt = slice(None) if self.actor_on_last_frame else slice(-1)
-        mean, log_std = self.actor(seen[learnt])
+        with gathering(self.actor, ~time_step.is_last()[learnt]):
+            mean, log_std = self.actor(seen[learnt])
         action, log_pi = distributions.squashed_normal_sample(mean, log_std)
         q_pi = self.over_critics(self.q_values(self.critics, frozen[learnt], action))
         dq_da = self.action_gradient(self.weighted(q_pi), action)
         actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
 
+        critics = self.critic_step(time_step, features, executed)
         with torch.no_grad():
-            value, bonus = self.next_value(target_features, seen[1:], action, log_pi)
-        prediction = self.critics(features[:-1], executed)
+            value, bonus = self.next_value(critics, target_features, seen[1:], action, log_pi)
+        prediction = critics.prediction()
         return TrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
@@ -167,18 +171,24 @@ class SacAlgorithm(ActorCriticAlgorithm):
         )
 
     def next_value(
-        self, target_features: torch.Tensor, seen: torch.Tensor, action: torch.Tensor, log_pi: torch.Tensor
+        self,
+        critics: CriticStep,
+        target_features: torch.Tensor,
+        seen: torch.Tensor,
+        action: torch.Tensor,
+        log_pi: torch.Tensor,
     ) -> tuple[torch.Tensor | ValueDistribution, torch.Tensor | None]:
         """Returns `V(s') = min_i Q'_i(s', a~') - alpha log pi(a~'|s')` (equation 3), and its last term: `[T-1, B(, D)]` both.
 
         Args:
+            critics: of this update.
             target_features, seen: features of frames 1..T-1 for the target critics and for the actor.
             action, log_pi: the actor's samples, at the frames that it learns on.
         """
         next_action, next_log_pi = action[1:], log_pi[1:]
-        if not self.actor_on_last_frame:
+        if not self.actor_on_last_frame or has_batch_statistics(self.actor):  # a' is the action of an actor that acts
             next_action, next_log_pi = distributions.squashed_normal_sample(*self.actor(seen))
-        min_q = self.bootstrap_value(self.target_critics, target_features, next_action)
+        min_q = critics.bootstrap(target_features, next_action)
         if not self.entropy_in_target:
             return min_q, None
         alpha_log_pi = self.share_out(self.temperature.alpha() * next_log_pi)

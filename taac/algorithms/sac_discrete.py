@@ -24,6 +24,7 @@ from taac.algorithms.temperature import BranchTemperatures, Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import CategoricalActorNetwork
+from taac.networks.batch_statistics import has_batch_statistics
 from taac.ops import distributions
 from taac.ops.schedules import Schedule
 
@@ -86,6 +87,11 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
             )
         self.discrete = discrete
         self.actor = actor_ctor(self.actor_feature_size, total)
+        if has_batch_statistics(self):
+            raise TaacError(
+                f"{type(self).__name__} has no joint forward of executed and next actions, which BatchNorm needs: bind another "
+                "body"
+            )
         targets = _targets(discrete, action_min_prob, target_entropy)
         tuned = [self.build_temperature(temperature_ctor, target) for target in targets]
         if discrete.masked:

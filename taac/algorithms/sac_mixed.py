@@ -23,8 +23,10 @@ from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.target_entropies import TargetEntropy
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
+from taac.networks.batch_statistics import gathering
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
+from taac.ops.value_distributions import mean_of
 from taac.specs import ACTION_MASK
 
 
@@ -126,7 +128,8 @@ class MixedSacAlgorithm(SacAlgorithm):
         choice, executed = self.mixed.split(nest.index(time_step.prev_action, slice(1, None)))
 
         # a~ ~ pi(.|s), then p(d | s, a~)
-        mean, log_std = self.actor(seen)
+        with gathering(self.actor, ~time_step.is_last()):
+            mean, log_std = self.actor(seen)
         action, log_pi = distributions.squashed_normal_sample(mean, log_std)
         q = self.least_value(self.q_values(self.critics, frozen, action))
         probs = self._choice_probs(q)
@@ -136,9 +139,10 @@ class MixedSacAlgorithm(SacAlgorithm):
         actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
 
         # V(s') = sum_d p(d|s',a~') min_i Q'_i(s', a~', d) - alpha log pi(a~'|s') + alpha_d H(p)  (equation 3)
+        critics = self.critic_step(time_step, features, executed)
         with torch.no_grad():
             target_features = self.target_encoder(nest.index(time_step.observation, slice(1, None)))
-            target_q = self.over_critics(self.q_values(self.target_critics, target_features, action[1:]))
+            target_q = mean_of(critics.bootstrap(target_features, action[1:]))
             value = self.expected(probs[1:], target_q)
             bonus = None
             if self.entropy_in_target:
@@ -146,7 +150,7 @@ class MixedSacAlgorithm(SacAlgorithm):
                 bonus = self.share_out(choice_bonus - self.temperature.alpha() * log_pi[1:])
                 value = value + bonus
             value, bonus = self.priced(value, bonus, 1.0)  # every frame is a decision
-        prediction = self.at_choice(self.critics(features[:-1], executed), choice)
+        prediction = self.at_choice(critics.prediction(), choice)
         return TrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),

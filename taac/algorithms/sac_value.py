@@ -17,11 +17,13 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from taac.algorithms.actor_critic import TrainInfo, trainable
+from taac.algorithms.critic_step import CriticStep
 from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import Experience, LossInfo, Nest
 from taac.errors import TaacError
 from taac.networks import CriticEnsemble
+from taac.networks.batch_statistics import gathering
 from taac.specs import TensorSpec
 
 ALPHA_1 = functools.partial(Temperature, tuning="fixed")
@@ -81,13 +83,20 @@ class SacValueAlgorithm(SacAlgorithm):
         assert info.features is not None
         features = info.features if self.value_encoder is None else self.value_encoder(experience.time_step.observation)
         # The predictions of V(s): [1, T, B(, D)(, ...)], or [1, T-1, ...] if the actor does not learn on the last frame
-        return info._replace(own=self.value(features[: len(info.log_pi)]))
+        learnt = slice(len(info.log_pi))
+        with gathering(self.value, ~experience.time_step.is_last()[learnt]):
+            return info._replace(own=self.value(features[learnt]))
 
     def target_features(self, observation: Nest) -> torch.Tensor:
         return (self.target_encoder if self.value_encoder is None else self.target_value_encoder)(observation)
 
     def next_value(
-        self, target_features: torch.Tensor, seen: torch.Tensor, action: torch.Tensor, log_pi: torch.Tensor
+        self,
+        critics: CriticStep,
+        target_features: torch.Tensor,
+        seen: torch.Tensor,
+        action: torch.Tensor,
+        log_pi: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Returns `V'(s')` (equation 8), and the entropy bonus of each step, which V' contains: `[T-1, B(, D)]` both."""
         value = self.q_values(self.target_value, target_features)[0]

@@ -22,8 +22,10 @@ from taac.algorithms.actor_critic import TrainInfo, trainable
 from taac.algorithms.sac import SacAlgorithm
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, TimeStep
 from taac.networks import SwitchNetwork, TrajectoryEmbedding
+from taac.networks.batch_statistics import gathering
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
+from taac.ops.value_distributions import mean_of
 
 
 @gin.configurable
@@ -141,7 +143,8 @@ class SdarAlgorithm(SacAlgorithm):
         probability = self._acting_probability(seen, time_step)
         drawn = (torch.rand_like(probability) < probability).to(probability.dtype)
         act = drawn + probability - probability.detach()
-        mean, log_std = self._propose(seen, before, drawn)
+        with gathering(self.actor, ~time_step.is_last()):
+            mean, log_std = self._propose(seen, before, drawn)
         a_hat, log_pi_each = _each_dimension(mean, log_std)
         action = act * a_hat + (1.0 - act) * before
         log_pi = (act * log_pi_each).sum(-1)
@@ -156,16 +159,17 @@ class SdarAlgorithm(SacAlgorithm):
             actor_loss = actor_loss + self.decision_price() * probability.mean(-1)
 
         # V(s', a) = min_i Q'_i(s', a') - alpha log pi' + alpha_b H(beta')
+        critics = self.critic_step(time_step, features, before[1:])
         with torch.no_grad():
             target_features = self.target_encoder(nest.index(time_step.observation, slice(1, None)))
-            value = self.over_critics(self.q_values(self.target_critics, target_features, action[1:]))
+            value = mean_of(critics.bootstrap(target_features, action[1:]))
             bonus = None
             if self.entropy_in_target:
                 both = self.beta_temperature.alpha() * entropy - self.temperature.alpha() * log_pi
                 bonus = self.share_out(both[1:])
                 value = value + bonus
             value, bonus = self.priced(value, bonus, probability[1:].mean(-1))
-        prediction = self.critics(features[:-1], before[1:])
+        prediction = critics.prediction()
         return TrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),

@@ -19,12 +19,14 @@ import torch.nn as nn
 from taac import nest
 from taac.algorithms import target_entropies, trajectories
 from taac.algorithms.actor_critic import ActorCriticAlgorithm, TrainInfo, trainable
+from taac.algorithms.critic_step import CriticStep
 from taac.algorithms.td_losses import BaseTDLoss, TAACTDLoss
 from taac.algorithms.temperature import Temperature
 from taac.algorithms.trajectories import ConstantTrajectory, Tau, Trajectory
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, TimeStep
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, TrajectoryEmbedding
+from taac.networks.batch_statistics import gathering, has_batch_statistics
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
 from taac.ops.value_distributions import ValueDistribution, mixture, shifted
@@ -84,7 +86,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     default_td_loss: type[BaseTDLoss] = TAACTDLoss
     switch_threshold: float = 0.5
-    has_proposal = takes_noise = bootstraps_distributions = True
+    has_proposal = takes_noise = True
 
     def __init__(
         self,
@@ -268,7 +270,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
         # a_hat ~ pi(. | s, tau_prev) and the two candidates: the previous trajectory advanced by a step, and a new one
         embedded = self.tau_embedding(seen, tau_prev)
-        mean, log_std = self.actor(embedded)
+        with gathering(self.actor, ~time_step.is_last()):
+            mean, log_std = self.actor(embedded)
         a_hat, log_pi = distributions.squashed_normal_sample(mean, log_std)
         tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)
 
@@ -276,7 +279,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         with torch.no_grad():
             q_0 = self.weighted(self._min_q(self.critics, frozen, tau_0))
         q_1 = self.weighted(self._min_q(self.critics, frozen, tau_1))
-        net_q_1 = self.net_of_price(q_1.detach())
+        tau_1, compared = self._as_acted(frozen, embedded, tau_prev, tau_1, q_1.detach())
+        net_q_1 = self.net_of_price(compared)
         beta, switch_loss = self.learn_switch(embedded, q_0, net_q_1, switch_state)
         b_new = torch.rand_like(beta[..., 1]) < beta[..., 1]
 
@@ -286,13 +290,14 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         actor_loss = actor_loss + self.action_temperature.alpha() * log_pi + switch_loss
 
         # V(s') = beta_0 min_i Q'_i(s', tau_0) + beta_1 (min_i Q'_i(s', tau_1) - c). A return that passes a step pays for its b
+        critics = self.critic_step(time_step, features, *nest.flatten(tau))
         with torch.no_grad():
-            value = self._target_value(*nest.index((time_step.observation, tau_0, tau_1, beta), slice(1, None)))
+            value = self._target_value(critics, *nest.index((time_step.observation, tau_0, tau_1, beta), slice(1, None)))
             expected, paid = self.price_of(beta[1:, ..., 1]), self.price_of(b[1:])
             value = value if expected is None else shifted(value, -expected)
             bonus = None if paid is None else -paid
 
-        prediction = self.critics(features[:-1], *nest.flatten(tau))
+        prediction = critics.prediction()
         return TrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
@@ -340,17 +345,26 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         embedded = self.tau_embedding(self.actor_features(observation), experience.rollout_info.tau_prev)
         return torch.tanh(self.actor(embedded)[0])
 
+    @torch.no_grad()
+    def _as_acted(
+        self, features: torch.Tensor, embedded: torch.Tensor, tau_prev: Tau, tau_1: Tau, q_1: torch.Tensor
+    ) -> tuple[Tau, torch.Tensor]:
+        """Returns the new trajectory that an actor which acts proposes, and its value: another one if it has batch statistics."""
+        if not has_batch_statistics(self.actor):
+            return tau_1, q_1
+        tau_1 = self.trajectory.start(distributions.squashed_normal_sample(*self.actor(embedded))[0], tau_prev)
+        return tau_1, self.weighted(self._min_q(self.critics, features, tau_1))
+
     def _min_q(self, critics: nn.Module, features: torch.Tensor, tau: Tau) -> torch.Tensor:
         """Returns min_i Q_i(features, tau): `[...]`, or `[..., D]`."""
         return self.over_critics(self.q_values(critics, features, *nest.flatten(tau)))
 
     def _target_value(
-        self, observation: Nest, tau_0: Tau, tau_1: Tau, beta: torch.Tensor
+        self, critics: CriticStep, observation: Nest, tau_0: Tau, tau_1: Tau, beta: torch.Tensor
     ) -> torch.Tensor | ValueDistribution:
         """Returns V(s) of the target critics, which evaluate both candidates in one call; `[...(, D)]`, or its distribution."""
-        features, candidates = self.target_encoder(observation), nest.flatten(_stack(tau_0, tau_1))
-        q = self.bootstrap_value(self.target_critics, features.expand(2, *features.shape), *candidates)
-        weights = beta.movedim(-1, 0)
+        features, weights = self.target_encoder(observation), beta.movedim(-1, 0)
+        q = critics.bootstrap(features.expand(2, *features.shape), *nest.flatten(_stack(tau_0, tau_1)), weights=weights)
         return mixture(q, weights) if isinstance(q, ValueDistribution) else (nest.broadcast(weights, q) * q).sum(0)
 
     def acting_modules(self) -> list[str]:

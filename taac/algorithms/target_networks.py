@@ -45,6 +45,11 @@ class TargetUpdate(Unwatched):
         self._pairs: list[tuple[nn.Module, nn.Module]] = []
         self._parameters: tuple[list[torch.Tensor], list[torch.Tensor]] | None = None  # of both, in one order
 
+    @property
+    def copies(self) -> bool:
+        """Returns whether a target network is its network after every update."""
+        return self.tau == 1 and self.period == 1 and not self.scheduled
+
     def set_update_ratio(self, updates_per_env_step: Fraction | None) -> None:
         """Sets the period, if it is given in environment steps; see `Algorithm.set_update_ratio`."""
         if self._env_steps is None:

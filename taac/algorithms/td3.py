@@ -20,6 +20,7 @@ from taac.algorithms.actor_critic import ActorCriticAlgorithm, TrainInfo
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import DeterministicActorNetwork
+from taac.networks.batch_statistics import gathering
 from taac.ops import losses
 from taac.ops.schedules import Schedule, bounds, follow
 from taac.specs import TensorSpec, check_unit_box
@@ -45,7 +46,7 @@ class Td3Algorithm(ActorCriticAlgorithm):
         TaacError: a discrete, nested or unscaled action space; settings out of range.
     """
 
-    has_proposal = takes_noise = bootstraps_distributions = True
+    has_proposal = takes_noise = True
     exploration_noise: float
     target_actor_encoder: nn.Module | None
 
@@ -122,19 +123,21 @@ class Td3Algorithm(ActorCriticAlgorithm):
         features, seen = self.encode(time_step.observation)
 
         # Actor: maximise Q_1(s, mu(s))
-        action = torch.tanh(self.actor(seen[:-1]))
+        with gathering(self.actor, ~time_step.is_last()[:-1]):
+            action = torch.tanh(self.actor(seen[:-1]))
         q_pi = self.q_values(self.critics, features.detach()[:-1], action)[0]
         actor_loss = losses.action_gradient_loss(action, self.action_gradient(self.weighted(q_pi), action))
 
         # a' = clip(mu'(s') + clip(noise, -c, c), -1, 1), and V(s') = min_i Q'_i(s', a')
+        critics = self.critic_step(time_step, features, time_step.prev_action[1:])
         with torch.no_grad():
             next_observation = nest.index(time_step.observation, slice(1, None))
             target_features, greedy = self.target_action(next_observation)
             noise = (self.target_noise * torch.randn_like(greedy)).clamp(-self.target_noise_clip, self.target_noise_clip)
             next_action = (greedy + noise).clamp(-1.0, 1.0)
-            value = self.bootstrap_value(self.target_critics, target_features, next_action)
+            value = critics.bootstrap(target_features, next_action)
 
-        prediction = self.critics(features[:-1], time_step.prev_action[1:])
+        prediction = critics.prediction()
         return TrainInfo(
             actor_loss=actor_loss,
             q_pi=q_pi.detach(),

@@ -22,6 +22,7 @@ from taac.algorithms.td3 import Td3Algorithm
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError, refuse_below
 from taac.networks import CriticEnsemble
+from taac.networks.batch_statistics import gathering
 from taac.ops import value_ops
 from taac.ops.schedules import Schedule
 from taac.ops.value_distributions import mean_of
@@ -79,8 +80,6 @@ class Skips(ActorCriticAlgorithm):
 
     greedy_step: Callable[..., AlgStep]
     sampled_step: Callable[..., AlgStep]
-
-    bootstraps_distributions = False  # each duration's return has a value of its own to bootstrap from
 
     def __init__(
         self,
@@ -160,7 +159,8 @@ class Skips(ActorCriticAlgorithm):
     def train_step(self, experience: Experience) -> TrainInfo:
         info: TrainInfo = super().train_step(experience)
         assert info.features is not None
-        predicted = self.skip_critic(info.features[:-1], experience.time_step.prev_action[1:])
+        with gathering(self.skip_critic, ~experience.time_step.is_last()[:-1]):
+            predicted = self.skip_critic(info.features[:-1], experience.time_step.prev_action[1:])
         value, bonus = self.priced(mean_of(info.value), info.bonus, 1.0)
         own = SkipValues(predicted, info.bonus)
         if self.decision_price is not None:

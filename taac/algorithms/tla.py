@@ -22,6 +22,7 @@ from taac.algorithms.td_losses import OneStepTDLoss
 from taac.data_structures import LAST, AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError, refuse_below
 from taac.networks import CriticEnsemble
+from taac.networks.batch_statistics import gathering
 from taac.ops import value_ops
 from taac.ops.schedules import Schedule
 from taac.specs import TensorSpec
@@ -190,7 +191,8 @@ class TlaAlgorithm(Td3Algorithm):
         info, slow_info = super().train_step(fast), self.slow.train_step(slow)
         assert slow_info.features is not None
         # Gate: G(s_w, a_s, g) regresses on the window's reward and gamma Q'_{s,1}(s_e, mu'_s(s_e))
-        values = self.gate_critic(slow_info.features[:-1], slow.time_step.prev_action[1:])
+        with gathering(self.gate_critic, ~slow.time_step.is_last()[:-1]):
+            values = self.gate_critic(slow_info.features[:-1], slow.time_step.prev_action[1:])
         with torch.no_grad():
             features, action = self.slow.target_action(nest.index(slow.time_step.observation, slice(1, None)))
             gate_value = self.pad_front(self.q_values(self.slow.target_critics, features, action)[0])

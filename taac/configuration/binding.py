@@ -61,12 +61,13 @@ class Binding(NamedTuple):
         """Whether nothing needs to use it.
 
         A shipped file ties parameters to macros of a task, and a class of a user's own may replace the one that has the
-        parameter. A shipped task file may bind what a single algorithm does, and the task may be given to another.
+        parameter. A shipped task file may bind what a single algorithm does, and the task may be given to another; a backbone
+        binds the networks of every method.
         """
         if not self.shipped:
             return False
         tie = isinstance(self.value, Reference) and macro_of(self.value) in TASK_MACROS
-        return tie or self.selector.startswith("taac.algorithms.")
+        return tie or self.selector.startswith(("taac.algorithms.", "taac.networks."))
 
     @property
     def line(self) -> str:

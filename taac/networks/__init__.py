@@ -7,6 +7,8 @@ from taac.networks.actor import (
     SwitchNetwork,
     TrajectoryEmbedding,
 )
+from taac.networks.batch_statistics import BatchNorm
+from taac.networks.bodies import FlashBody, LayerNorm, MlpBody, SimbaBody
 from taac.networks.critics import CriticEnsemble
 from taac.networks.encoders import ImageEncoder, LocalEncoder, ObservationEncoder
 from taac.networks.normalizers import ObservationNormalizer, RewardNormalizer, RewardScaler
@@ -15,20 +17,25 @@ from taac.networks.value_heads import CategoricalReturns, QuantileReturns
 
 __all__ = [
     "ActorNetwork",
+    "BatchNorm",
     "CategoricalActorNetwork",
     "CategoricalReturns",
     "CriticEnsemble",
     "DeterministicActorNetwork",
+    "FlashBody",
     "GRUMemory",
     "ImageEncoder",
     "LSTMMemory",
+    "LayerNorm",
     "LocalEncoder",
+    "MlpBody",
     "ObservationEncoder",
     "ObservationNormalizer",
     "QuantileReturns",
     "RecurrentEncoder",
     "RewardNormalizer",
     "RewardScaler",
+    "SimbaBody",
     "SwitchNetwork",
     "TrajectoryEmbedding",
 ]

@@ -29,6 +29,7 @@ class HeadNetwork(nn.Module):
         head_init_range, head_bias_init_range: if set, the head's weights, or biases, are uniform in [-w, w] instead.
         activation: called without arguments, once for each layer: `@ReLU`, `@ELU`, `@LeakyReLU`, `@Tanh`, `@GELU` or `@SiLU` of
             torch.nn, or one of your own.
+        body: makes hidden layers and head in place of all these, such as `@SimbaBody`; see `taac/networks/bodies.py`.
 
     Raises:
         TaacError: settings out of range; an activation that is already constructed.
@@ -43,14 +44,23 @@ class HeadNetwork(nn.Module):
         head_bias_init_range: float | None = None,
         activation: Callable[..., nn.Module] = nn.ReLU,
         initial_weights: InitialWeights = "published",
+        body: Callable[..., nn.Module] | None = None,
     ):
         super().__init__()
+        self.has_body = body is not None
+        if body is not None:
+            made: Any = body(input_size, 1)
+            self.hidden, self.head = made, made.head(outputs)
+            return
         self.hidden = Mlp(input_size, hidden_layers, activation, initial_weights)
         fan_in = hidden_layers[-1] if hidden_layers else input_size
         self.head = head_linear(fan_in, outputs, head_init_range, head_bias_init_range, initial_weights)
 
     def forward(self, features: torch.Tensor) -> Any:
         """Maps features `[..., input_size]` to `[..., outputs]`."""
+        if self.has_body:
+            rows = self.hidden(features.reshape(1, -1, features.shape[-1]))
+            return in_full_precision(self.head, rows).reshape(*features.shape[:-1], -1)
         return in_full_precision(self.head, self.hidden(features))
 
 
@@ -61,7 +71,8 @@ class ActorNetwork(HeadNetwork):
     Args:
         action_size: dimensions A of the action.
         log_std_min, log_std_max: the log standard deviation is clipped to this range.
-        input_size, hidden_layers, initial_weights, head_init_range, head_bias_init_range, activation: see `HeadNetwork`.
+        smooth_log_std: instead of being clipped, it is `min + (max - min) (1 + tanh u) / 2` of the network's output u.
+        input_size, hidden_layers, initial_weights, head_init_range, head_bias_init_range, activation, body: see `HeadNetwork`.
 
     Raises:
         TaacError: `log_std_min` not below `log_std_max`; errors of `HeadNetwork`.
@@ -78,18 +89,22 @@ class ActorNetwork(HeadNetwork):
         head_bias_init_range: float | None = None,
         activation: Callable[..., nn.Module] = nn.ReLU,
         initial_weights: InitialWeights = "published",
+        body: Callable[..., nn.Module] | None = None,
+        smooth_log_std: bool = False,
     ):
         if log_std_min >= log_std_max:
             raise TaacError(f"ActorNetwork: log_std_min {log_std_min} must be below log_std_max {log_std_max}")
         outputs = 2 * action_size
         super().__init__(
-            input_size, outputs, hidden_layers, head_init_range, head_bias_init_range, activation, initial_weights
+            input_size, outputs, hidden_layers, head_init_range, head_bias_init_range, activation, initial_weights, body
         )
-        self.log_std_min, self.log_std_max = log_std_min, log_std_max
+        self.log_std_min, self.log_std_max, self.smooth_log_std = log_std_min, log_std_max, smooth_log_std
 
     def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Maps features `[..., input_size]` to mean and log standard deviation, `[..., A]` each."""
         mean, log_std = super().forward(features).chunk(2, dim=-1)
+        if self.smooth_log_std:
+            return mean, self.log_std_min + (self.log_std_max - self.log_std_min) * 0.5 * (1.0 + torch.tanh(log_std))
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
 
 

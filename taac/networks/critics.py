@@ -41,6 +41,8 @@ class CriticEnsemble(nn.Module):
             uniform in [-w, w], as `torch.nn.Linear` makes them.
         last_init_range, last_bias_init_range: if set, the last layer's weights, or biases, are uniform in +- this instead.
         activation: called without arguments; see `ActorNetwork`.
+        body: makes the hidden layers in place of `hidden_layers` and `activation`, such as `@SimbaBody`; see
+            `taac/networks/bodies.py`. It also makes the last layer, as its paper does.
         returns: what a critic predicts in place of a number, such as `@CategoricalReturns()`, a distribution of the return.
         share_hidden_layers: whether the parts of a reward share a critic's hidden layers. This costs 1/D of the work, but the
             part with the largest errors then dominates what these layers learn.
@@ -63,6 +65,7 @@ class CriticEnsemble(nn.Module):
         share_hidden_layers: bool = False,
         initial_weights: InitialWeights = "published",
         returns: nn.Module | None = None,
+        body: Callable[..., nn.Module] | None = None,
     ):
         super().__init__()
         if returns is not None and reward_dim is not None:
@@ -82,14 +85,19 @@ class CriticEnsemble(nn.Module):
         last_bias_init_range = bias_range if last_bias_init_range is None else last_bias_init_range
         self.networks_each = 1 if share_hidden_layers else reward_dim or 1  # networks per critic
         networks = num_critics * self.networks_each
+        made: Any = body and body(input_size, networks)
+        self.body = made
         self.hidden = nn.ModuleList(
             EnsembleLinear(networks, fan_in, fan_out, bias_range=bias_range)
-            for fan_in, fan_out in itertools.pairwise(sizes)
+            for fan_in, fan_out in (() if body else itertools.pairwise(sizes))
         )
         predicted = reward_dim if returns is None else int(returns.size)  # type: ignore[arg-type]
         self.output_shape = tuple(size for size in (num_choices, predicted) if size is not None)
         outputs_each = math.prod(self.output_shape) // self.networks_each
-        self.last = EnsembleLinear(networks, sizes[-1], outputs_each, last_init_range, last_bias_init_range)
+        self.last: Any = (
+            EnsembleLinear(networks, sizes[-1], outputs_each, last_init_range, last_bias_init_range)
+            if body is None else made.head(outputs_each)
+        )  # fmt: skip
         self.num_critics, self.reward_dim = num_critics, reward_dim
         if returns is not None:
             self.returns: Any = returns
@@ -104,6 +112,7 @@ class CriticEnsemble(nn.Module):
         x = torch.cat([features, *action], dim=-1)
         batch = x.shape[:-1]
         x = x.reshape(1, -1, x.shape[-1]).expand(self.num_critics * self.networks_each, -1, -1)
+        x = x if self.body is None else self.body(x)
         for layer in self.hidden:
             x = self.activation(layer(x))
         q = in_full_precision(self.last, x)

@@ -78,12 +78,33 @@ class LinearSchedule(Schedule):
         done = _fraction(count - self.begin, self.length)
         return self.end if done == 1.0 else self.start + done * (self.end - self.start)
 
-    def integral(self, count: int) -> Fraction:
+    def integral(self, count: int) -> Fraction | float:
         start, end = _exact(self.start), _exact(self.end)
         return _area(list(zip(self.knots, (start, start, end))), count, in_steps=False)
 
     def __str__(self) -> str:
         return f"{self.start:g} to {self.end:g} in a straight line {_during(self)}"
+
+
+class CosineSchedule(LinearSchedule):
+    """`start` up to the count `begin`, then half a cosine to `end` over a length, then `end` (arXiv:1608.03983, equation 5).
+
+    Args:
+        start, end, env_steps, updates, begin: as in `LinearSchedule`.
+    """
+
+    def __call__(self, count: int) -> float:
+        done = _fraction(count - self.begin, self.length)
+        return self.end if done == 1.0 else self.end + (self.start - self.end) * (1.0 + math.cos(math.pi * done)) / 2
+
+    def integral(self, count: int) -> float:
+        """The integral in double precision: `l (end x + (start - end) (x + sin(pi x) / pi) / 2)` at the fraction x of l."""
+        done, after = _fraction(count - self.begin, self.length), max(0, count - self.begin - self.length)
+        fallen = self.end * done + (self.start - self.end) * (done + math.sin(math.pi * done) / math.pi) / 2
+        return self.start * min(count, self.begin) + self.length * fallen + self.end * after
+
+    def __str__(self) -> str:
+        return f"{self.start:g} to {self.end:g} by a cosine {_during(self)}"
 
 
 class ExponentialSchedule(Schedule):

@@ -19,7 +19,7 @@ from taac.algorithms.agent import Agent
 from taac.errors import RankLost, TaacError
 from taac.learning.learner import Learner
 from taac.machine.ranks import Ranks
-from taac.networks import RewardScaler
+from taac.networks import BatchNorm, RewardScaler
 
 RESUME, TRAIN, END = "resume", "train", "end"  # what the first rank tells the others
 
@@ -39,7 +39,7 @@ def check_supported(agent: Agent, demonstrations: str | None) -> None:
         raise TaacError(f"{refusal} create_agent.normalize_rewards = 'scale', because each has returns of its own: bind True")
     if demonstrations is not None:
         raise TaacError(f"{refusal} demonstrations or behaviour cloning, which every rank would count as its own")
-    if any(isinstance(part, _BatchNorm) for part in agent.modules()):
+    if any(isinstance(part, (_BatchNorm, BatchNorm)) for part in agent.modules()):
         raise TaacError(f"{refusal} batch normalisation, whose statistics would differ between ranks")
     if agent.agents is not None and agent.agents.masked:
         raise TaacError(f"{refusal} agents that join and leave, because ranks would learn from different numbers of frames")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from taac import nest
-from taac.acting.noise import AutoregressiveNoise, ColoredNoise, StateDependentNoise
+from taac.acting.noise import AutoregressiveNoise, ColoredNoise, HeldNoise, StateDependentNoise
 from taac.data_structures import StepType, TimeStep
 from taac.errors import TaacError
 from taac.machine.compiled import CompiledFunction
@@ -19,10 +20,11 @@ from tests.methods import METHODS, fitting
 from tests.training.runs import build
 
 F, M, L = (int(kind) for kind in (StepType.FIRST, StepType.MID, StepType.LAST))
-NOISES = [ColoredNoise(1.0, 4), AutoregressiveNoise(0.9), StateDependentNoise(5)]
+NOISES = [ColoredNoise(1.0, 4), AutoregressiveNoise(0.9), HeldNoise(), StateDependentNoise(5)]
 EXPLORERS = [
     ["create_collector.explorer = @ColoredNoise()", "ColoredNoise.length = 40"],
     ["create_collector.explorer = @AutoregressiveNoise()"],
+    ["create_collector.explorer = @HeldNoise()"],
     ["create_collector.explorer = @StateDependentNoise()"],
 ]
 
@@ -114,6 +116,23 @@ def test_autoregressive_noise_by_hand(monkeypatch):
     assert found[..., 0].flatten().tolist() == pytest.approx([1, 2, 0.6 - 0.8, 1.2 + 0.4, 0.6 * -0.2, 3.0])
 
 
+# Held noise -----------------------------------------------------------------------------------------------------------
+
+
+def test_noise_is_held_for_n_steps_as_often_as_one_over_n_squared():
+    found = drawn(HeldNoise(4), [[M] * 400] * 400, size=1)[..., 0].T.tolist()
+    lengths = [n for row in found for n in [len(list(same)) for _, same in itertools.groupby(row)][:-1]]
+    weights = [n**-2 for n in range(1, 5)]
+    assert [lengths.count(n) / len(lengths) for n in range(1, 5)] == pytest.approx([w / sum(weights) for w in weights], abs=0.01)
+    assert max(lengths) == 4
+
+
+def test_an_episode_begins_with_new_noise(monkeypatch):
+    monkeypatch.setattr(torch, "multinomial", lambda odds, count, replacement: torch.full((count,), 3))  # n = 4
+    found = drawn(HeldNoise(), [[F, F], [M, M], [M, F], [M, M], [M, M], [M, M]], size=1)[..., 0].T.tolist()
+    assert [[row.index(x) for x in row] for row in found] == [[0, 0, 0, 0, 4, 4], [0, 0, 2, 2, 2, 2]]
+
+
 # Noise that depends on the state --------------------------------------------------------------------------------------
 
 
@@ -148,8 +167,9 @@ def test_environments_and_dimensions_are_independent_and_each_number_is_standard
     torch.testing.assert_close(found, torch.eye(6, dtype=torch.float64), rtol=0, atol=0.06)
 
 
-@pytest.mark.parametrize("noise", NOISES, ids=lambda noise: type(noise).__name__)
+@pytest.mark.parametrize("noise", [n for n in NOISES if not isinstance(n, HeldNoise)], ids=lambda noise: type(noise).__name__)
 def test_the_episodes_of_an_environment_do_not_touch_another(noise):
+    """Held noise draws as many numbers as environments need one."""
     quiet, ends = [[F, F]] + [[M, M]] * 3, [[F, F], [M, M], [L, M], [F, M]]
     found = []
     for step_types in (quiet, ends):
@@ -214,6 +234,7 @@ def test_a_memory_has_no_features_of_a_state_alone():
     "make, message",
     [(lambda: ColoredNoise(-0.5), r"ColoredNoise\.beta must be 0 or more, got -0\.5"), (lambda: ColoredNoise(math.nan), "beta"),
      (lambda: ColoredNoise(1.0, 1), r"ColoredNoise\.length must be 2 or more, got 1"),
+     (lambda: HeldNoise(0), r"HeldNoise\.longest must be 1 or more, got 0"),
      (lambda: AutoregressiveNoise(1.0), r"AutoregressiveNoise\.rho must be in \[0, 1\), got 1\.0"),
      (lambda: StateDependentNoise(0), r"StateDependentNoise\.period must be 1 or more, got 0")],
 )  # fmt: skip

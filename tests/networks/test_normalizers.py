@@ -349,3 +349,22 @@ def test_a_long_run_loses_no_precision():
     x = np.float32(1e4 + 2)
     expected = (float(x) - seen.astype(np.float64).mean()) / seen.astype(np.float64).std()
     assert normalizer(torch.tensor([x])).item() == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_bound_keeps_the_largest_return_so_far_inside():
+    """By hand: returns of rewards 1, 1, -30 with gamma 1/2 are 1, 1.5, -29.25."""
+    scaler, plain = RewardScaler(1, 0.5, bound=5.0), RewardScaler(1, 0.5)
+    kinds = torch.tensor([[StepType.FIRST], [StepType.MID], [StepType.MID], [StepType.MID]], dtype=torch.uint8)
+    for reward, kind in zip((9.0, 1.0, 1.0, -30.0), kinds):
+        frame = TimeStep(kind, torch.tensor([reward]), torch.ones(1), (), (), torch.ones(1, dtype=torch.int16))
+        scaler.observe(frame)
+        plain.observe(frame)
+    assert float(scaler.largest) == 29.25
+    std = float((plain.squares / plain.count).sqrt())
+    assert std > 29.25 / 5  # of three returns, one far away: the standard deviation is larger
+    reward = torch.tensor([[std]])
+    torch.testing.assert_close(scaler(reward), plain(reward))
+    scaler.largest.fill_(100.0)
+    torch.testing.assert_close(scaler(torch.tensor([[100.0]])), torch.tensor([[5.0]]))
+    with pytest.raises(TaacError, match=r"RewardScaler.bound must be above 0, got 0"):
+        RewardScaler(1, 0.5, bound=0.0)

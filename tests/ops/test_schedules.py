@@ -8,6 +8,7 @@ import pytest
 
 from taac.errors import TaacError
 from taac.ops.schedules import (
+    CosineSchedule,
     ExponentialSchedule,
     LinearSchedule,
     PiecewiseSchedule,
@@ -21,6 +22,7 @@ LINE = LinearSchedule(1.0, 0.1, 100)
 LATER = LinearSchedule(2.0, 4.0, updates=4, begin=10)
 DECAY = ExponentialSchedule(8.0, 1.0, env_steps=6, begin=2)  # halves every 2 steps
 RISE = ExponentialSchedule(-1.0, -4.0, updates=2)
+WAVE = CosineSchedule(3.0, 1.0, updates=4, begin=2)
 STEPS = PiecewiseSchedule((3, 7, 5), env_steps=(0, 10, 20))
 LINES = PiecewiseSchedule((0.0, 1.0, 1.0, 0.5), updates=(0, 4, 8, 10), interpolate=True)
 
@@ -32,6 +34,7 @@ LINES = PiecewiseSchedule((0.0, 1.0, 1.0, 0.5), updates=(0, 4, 8, 10), interpola
         (LATER, {0: 2.0, 9: 2.0, 10: 2.0, 11: 2.5, 12: 3.0, 13: 3.5, 14: 4.0, 15: 4.0, 999: 4.0}),
         (DECAY, {0: 8.0, 2: 8.0, 4: 4.0, 5: 8 / 2**1.5, 6: 2.0, 8: 1.0, 9: 1.0, 100: 1.0}),
         (RISE, {0: -1.0, 1: -2.0, 2: -4.0, 3: -4.0}),
+        (WAVE, {0: 3.0, 2: 3.0, 3: 2 + 0.5**0.5, 4: 2.0, 5: 2 - 0.5**0.5, 6: 1.0, 7: 1.0}),
         (STEPS, {0: 3, 9: 3, 10: 7, 11: 7, 19: 7, 20: 5, 21: 5, 1000: 5}),
         (LINES, {0: 0.0, 1: 0.25, 3: 0.75, 4: 1.0, 6: 1.0, 8: 1.0, 9: 0.75, 10: 0.5, 11: 0.5}),
     ],
@@ -49,7 +52,7 @@ def test_each_counts_in_its_unit():
     assert (LATER.at(12, 0), LATER.at(0, 12)) == (2.0, 3.0)
 
 
-@pytest.mark.parametrize("schedule", [LINE, LATER, DECAY, RISE, STEPS, LINES])
+@pytest.mark.parametrize("schedule", [LINE, LATER, DECAY, RISE, WAVE, STEPS, LINES])
 def test_the_first_change_is_where_the_value_leaves_that_at_the_start(schedule):
     assert [schedule(count) == schedule(0) for count in range(schedule.first_change + 1)] == (
         [True] * schedule.first_change + [False]
@@ -76,7 +79,7 @@ def test_the_first_change_is_after_pieces_that_are_equal():
     assert PiecewiseSchedule((1, 1, 2), env_steps=(0, 5, 9), interpolate=True).first_change == 6
 
 
-@pytest.mark.parametrize("schedule", [LINE, LATER, DECAY, RISE, STEPS, LINES])
+@pytest.mark.parametrize("schedule", [LINE, LATER, DECAY, RISE, WAVE, STEPS, LINES])
 @pytest.mark.parametrize("count", [0, 1, 7, 10, 13, 20, 101, 250])
 def test_the_integral_is_the_limit_of_sums(schedule, count):
     parts = 1000  # of each step; the rule of midpoints

@@ -1,0 +1,86 @@
+"""What the critics predict in an update: of executed actions, and of those that targets bootstrap from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from taac.networks.batch_statistics import batch_statistics, has_batch_statistics
+from taac.ops.value_distributions import ValueDistribution
+
+
+class CriticStep:
+    """The critics of one update. Call `bootstrap` once, unless targets come from elsewhere, then `prediction`.
+
+    Critics with `BatchNorm` see both halves in one batch, executed pairs (s, a) and candidates (s', a'), so that both are
+    normalised alike. The statistics count a candidate with its probability, so that they are those of the next state's
+    distribution over actions, and leave out frames at LAST. Target critics use the statistics of their own joint forward, which
+    they forget. If they would be copies of the critics (`target_update_tau` 1), one forward serves both (CrossQ).
+
+    Args:
+        critics, targets: online and target critics; None if targets come from elsewhere.
+        over_predictions: combines predictions over critics, see `ActorCriticAlgorithm`.
+        copies: whether the target critics are copies.
+        features: `[T-1, B, F]`, of the critics at frames 0..T-2.
+        executed: action parts `[T-1, B, A]` that were executed there.
+        acted: `[T-1, B]` bool, False at LAST.
+
+    Source: CrossQ (arXiv:1902.05605), section 3.2; the weights are ours.
+    """
+
+    def __init__(
+        self,
+        critics: Any,
+        targets: Any,
+        over_predictions: Callable[[Any, torch.Tensor], torch.Tensor | ValueDistribution],
+        copies: bool,
+        features: torch.Tensor,
+        executed: Sequence[torch.Tensor],
+        acted: torch.Tensor,
+    ):
+        self._critics, self._targets, self._over_predictions, self._copies = critics, targets, over_predictions, copies
+        self._features, self._executed, self._acted = features, executed, acted
+        self._joint = has_batch_statistics(critics)
+        self._candidates: tuple[torch.Tensor, ...] = ()  # of the joint forward: features and action parts `[M, ...]`, and weights
+        self._prediction: torch.Tensor | None = None
+
+    def bootstrap(
+        self, features: torch.Tensor, *action: torch.Tensor, weights: torch.Tensor | None = None
+    ) -> torch.Tensor | ValueDistribution:
+        """Returns what targets bootstrap from, over critics: values `[..., T-1, B(, D)]`, or distributions `[..., T-1, B, M]`.
+
+        Args:
+            features, action: of the target critics at the candidates, `[..., T-1, B, *]`.
+            weights: `[..., T-1, B]`, probabilities of the candidates; None: 1.
+        """
+        if not self._joint:
+            return self._over_predictions(self._targets, self._targets(features, *action))
+        shape = features.shape[:-1]
+        acted = self._acted.float().expand(shape)
+        weights = (acted if weights is None else acted * weights).flatten()
+        self._candidates = (weights, *(x.flatten(0, -2) for x in (features, *action)))
+        if self._copies:
+            with torch.enable_grad():
+                self._prediction, found = self._forward(self._critics, update=True)
+        else:
+            _, found = self._forward(self._targets, update=False)
+        return self._over_predictions(self._critics, found.detach().unflatten(1, shape))
+
+    def prediction(self) -> torch.Tensor:
+        """Returns the critics' predictions `[N, T-1, B(, D)(, ...)]` at the executed actions."""
+        if not self._joint:
+            return self._critics(self._features, *self._executed)
+        if self._prediction is None:
+            self._prediction, _ = self._forward(self._critics, update=True)
+        return self._prediction.unflatten(1, self._acted.shape)
+
+    def _forward(self, critics: Any, update: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns predictions `[N, M, ...]` of executed pairs and of candidates."""
+        executed = [x.flatten(0, 1) for x in (self._features, *self._executed)]
+        count = len(executed[0])
+        weights, *candidates = self._candidates or (executed[0].new_empty(0), *(x[:0] for x in executed))
+        with batch_statistics(torch.cat([self._acted.flatten().float(), weights]), update):
+            found = critics(*(torch.cat(pair) for pair in zip(executed, candidates, strict=True)))
+        return found[:, :count], found[:, count:]

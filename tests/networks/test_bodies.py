@@ -1,0 +1,252 @@
+"""Bodies against recomputations in float64, and batch normalisation against torch's and against equations."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from taac.errors import TaacError
+from taac.networks import ActorNetwork, BatchNorm, CriticEnsemble, FlashBody, LayerNorm, MlpBody, SimbaBody
+from taac.networks.batch_statistics import batch_statistics
+from taac.networks.bodies import OrthogonalLinear, RMSNorm
+
+N, M, SIZE = 2, 12, 5
+
+
+def moved(module):
+    """A module with parameters and running statistics that are nothing special."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(0.3 * torch.rand(p.shape, generator=generator))
+        for name, b in module.named_buffers():
+            if name.endswith(("mean", "variance")):
+                b.add_(0.5 * torch.rand(b.shape, generator=generator))
+    return module.double()
+
+
+def drawn(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+
+class Plain(BatchNorm):
+    """In float64, which `forward` would round."""
+
+    def forward(self, x):
+        return super().forward(_Double(x))
+
+
+class _Double:
+    def __init__(self, x):
+        self.x = x
+
+    def float(self):
+        return self.x
+
+
+def by_torch(norm, n):
+    other = torch.nn.BatchNorm1d(SIZE, eps=norm.epsilon, momentum=norm.momentum).double()
+    with torch.no_grad():
+        for own, value in zip((other.weight, other.bias, other.running_mean, other.running_var),
+                              (norm.scale, norm.bias, norm.mean, norm.variance)):  # fmt: skip
+            own.copy_(value[n, 0])
+    return other
+
+
+def test_batch_normalisation_is_torchs():
+    norm, x = moved(Plain(N, SIZE, momentum=0.1, unbiased=True)), drawn(N, M, SIZE)
+    others = [by_torch(norm, n) for n in range(N)]
+    for n in range(N):
+        torch.testing.assert_close(norm(x)[n], others[n].eval()(x[n]))
+    x.requires_grad_()
+    with batch_statistics():
+        found = norm(x)
+    expected = torch.stack([others[n].train()(x[n]) for n in range(N)])
+    torch.testing.assert_close(found, expected)
+    weights = drawn(N, M, SIZE)
+    torch.testing.assert_close(
+        *(torch.autograd.grad((y * weights).sum(), x, retain_graph=True)[0] for y in (found, expected))
+    )
+    for n in range(N):
+        torch.testing.assert_close(norm.mean[n, 0], others[n].running_mean)
+        torch.testing.assert_close(norm.variance[n, 0], others[n].running_var)
+
+
+def test_a_row_of_weight_0_is_as_if_it_were_not_there_and_one_of_weight_2_as_if_there_were_two():
+    x, weights = drawn(N, M, SIZE), torch.ones(M, dtype=torch.float64)
+    weights[0], weights[1] = 0.0, 2.0
+    one, other = moved(Plain(N, SIZE)), moved(Plain(N, SIZE))
+    with batch_statistics(weights):
+        found = one(x)
+    with batch_statistics():
+        expected = other(torch.cat([x[:, 1:], x[:, 1:2]], 1))
+    torch.testing.assert_close(found[:, 1:], expected[:, :-1])
+    torch.testing.assert_close(one.mean, other.mean)
+    torch.testing.assert_close(one.variance, other.variance)
+
+
+def test_statistics_move_only_where_they_are_gathered():
+    norm, x = moved(Plain(N, SIZE)), drawn(N, M, SIZE)
+    before = norm.mean.clone()
+    norm.train()(x)
+    with batch_statistics(update=False):
+        norm(x)
+    assert torch.equal(norm.mean, before) and float(norm.moves) == 0
+    with batch_statistics():
+        norm(x)
+    assert float(norm.moves) == 1 and not torch.equal(norm.mean, before)
+
+
+def test_renormalisation_number_by_number():
+    norm, x = moved(Plain(N, SIZE, epsilon=1e-3, renorm_after=1, r_max=1.2, d_max=0.3)), drawn(N, M, SIZE)
+    mean, variance = norm.mean.clone(), norm.variance.clone()
+    with batch_statistics():  # before it begins: batch normalisation
+        first = norm(x)
+    plain = moved(Plain(N, SIZE, epsilon=1e-3))
+    with batch_statistics():
+        torch.testing.assert_close(first, plain(x))
+    mean, variance = norm.mean.clone(), norm.variance.clone()
+    with batch_statistics(), torch.no_grad():
+        found = norm(x)
+    scale, bias = norm.scale.detach(), norm.bias.detach()
+    clipped = set()
+    for n in range(N):
+        for i in range(SIZE):
+            column = x[n, :, i].tolist()
+            m = sum(column) / M
+            std = math.sqrt(sum((c - m) ** 2 for c in column) / M + 1e-3)
+            sigma = math.sqrt(float(variance[n, 0, i]) + 1e-3)
+            r, d = std / sigma, (m - float(mean[n, 0, i])) / sigma
+            clipped |= {"r"} if not 1 / 1.2 < r < 1.2 else {"r inside"}
+            clipped |= {"d"} if abs(d) > 0.3 else {"d inside"}
+            r, d = min(max(r, 1 / 1.2), 1.2), min(max(d, -0.3), 0.3)
+            for k in range(M):
+                normal = (column[k] - m) / std * r + d
+                expected = normal * float(scale[n, 0, i]) + float(bias[n, 0, i])
+                assert float(found[n, k, i]) == pytest.approx(expected, rel=1e-9)
+    assert clipped >= {"r", "d", "d inside"}
+
+
+def test_limits_of_1_and_0_are_batch_normalisation():
+    one, other, x = moved(Plain(N, SIZE, renorm_after=0, r_max=1.0, d_max=0.0)), moved(Plain(N, SIZE)), drawn(N, M, SIZE)
+    with batch_statistics():
+        torch.testing.assert_close(one(x), other(x))
+
+
+def test_where_batch_and_running_statistics_agree_renormalisation_is_what_acts():
+    norm, x = moved(Plain(N, SIZE, renorm_after=0)), drawn(N, M, SIZE)
+    with torch.no_grad():
+        norm.mean.copy_(x.mean(1, keepdim=True))
+        norm.variance.copy_(x.var(1, unbiased=False, keepdim=True))
+    expected = norm(x)
+    with batch_statistics():
+        torch.testing.assert_close(norm(x), expected)
+
+
+# Bodies ----------------------------------------------------------------------------------------------------------------
+
+
+def layer_norm(x, norm, n):
+    mean = x.mean(-1, keepdim=True)
+    normal = (x - mean) / ((x - mean).square().mean(-1, keepdim=True) + norm.epsilon).sqrt()
+    return normal * norm.scale[n, 0] + norm.bias[n, 0]
+
+
+def linear(x, layer, n):
+    y = x @ layer.weight[n]
+    return y if layer.bias is None else y + layer.bias[n, 0]
+
+
+def running(x, norm, n):
+    return (x - norm.mean[n, 0]) / (norm.variance[n, 0] + norm.epsilon).sqrt() * norm.scale[n, 0] + norm.bias[n, 0]
+
+
+def simba(x, body, n):
+    x = linear(x, body.embed, n)
+    for block in body.blocks:
+        x = x + linear(linear(layer_norm(x, block.norm, n), block.widen, n).clamp(min=0), block.narrow, n)
+    return layer_norm(x, body.norm, n)
+
+
+def flash(x, body, n):
+    x = linear(running(x, body.norm_input, n), body.embed, n)
+    for block in body.blocks:
+        wide, first, _, narrow, second, _ = block.layers
+        hidden = running(linear(x, wide, n), first, n).clamp(min=0)
+        x = x + running(linear(hidden, narrow, n), second, n).clamp(min=0)
+    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * body.norm.scale[n, 0]
+
+
+def mlp(x, body, n):
+    return layer_norm(linear(x, body.layers[0], n), body.layers[1], n).clamp(min=0)
+
+
+def crossq(x, body, n):
+    return running(linear(running(x, body.layers[0], n), body.layers[1], n).clamp(min=0), body.layers[3], n)
+
+
+BODIES = {
+    "SimBa": (SimbaBody(SIZE, N, width=6, blocks=2), simba), "Flash": (FlashBody(SIZE, N, width=6, blocks=2), flash),
+    "layer norm": (MlpBody(SIZE, N, hidden_layers=(6,)), mlp),
+    "CrossQ": (MlpBody(SIZE, N, hidden_layers=(6,), norm=BatchNorm, norm_input=True, norm_last=True), crossq),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_each_network_against_a_recomputation(name):
+    body, by_hand = BODIES[name]
+    body = moved(body).float()
+    x = drawn(N, M, SIZE).float()
+    expected = torch.stack([by_hand(x[n].double(), body.double(), n) for n in range(N)])
+    torch.testing.assert_close(body.float()(x).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_layers_that_begin_orthogonal_and_stay_at_norm_1():
+    wide = OrthogonalLinear(N, 4, 8, unit=True)
+    torch.testing.assert_close(torch.linalg.vector_norm(wide.weight, dim=1), torch.ones(N, 8))
+    narrow = OrthogonalLinear(N, 8, 4, gain=2.0)
+    torch.testing.assert_close(narrow.weight.mT @ narrow.weight, 4.0 * torch.eye(4).expand(N, 4, 4), atol=1e-5, rtol=0)
+    norm = RMSNorm(N, 6)
+    with torch.no_grad():
+        norm.scale.mul_(3.0)
+    norm.project()
+    torch.testing.assert_close(torch.linalg.vector_norm(norm.scale, dim=-1), torch.full((N, 1), 6**0.5))
+
+
+def test_a_smooth_log_std_reaches_its_limits_only_at_infinity():
+    actor = ActorNetwork(3, 2, body=lambda i, n: MlpBody(i, n, hidden_layers=(4,)), smooth_log_std=True, log_std_min=-10.0)
+    actor.requires_grad_(False)
+    mean, log_std = actor(torch.randn(7, 3))
+    u = actor.head(actor.hidden(torch.zeros(1, 1, 3)))
+    assert mean.shape == log_std.shape == (7, 2) and u.shape == (1, 1, 4)
+    expected = -10 + 12 * (1 + math.tanh(float(u[0, 0, 2]))) / 2
+    assert float(actor(torch.zeros(3))[1][0]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_critics_and_actors_of_any_rank():
+    critics = CriticEnsemble(SIZE, body=lambda i, n: SimbaBody(i, n, width=6, blocks=1), num_choices=3)
+    assert critics(torch.zeros(4, 7, 2), torch.zeros(4, 7, 3)).shape == (2, 4, 7, 3)
+    assert CriticEnsemble(SIZE, reward_dim=4, body=LayerNormed)(torch.zeros(7, SIZE)).shape == (2, 7, 4)
+
+
+class LayerNormed(MlpBody):
+    def __init__(self, input_size, networks):
+        super().__init__(input_size, networks, hidden_layers=(6,), norm=LayerNorm)
+
+
+@pytest.mark.parametrize(
+    "make, told",
+    [
+        (lambda: BatchNorm(1, 2, momentum=0.0), "0 < momentum <= 1"),
+        (lambda: BatchNorm(1, 2, r_max=0.5), "r_max >= 1"),
+        (lambda: MlpBody(2, 1, dropout=1.0), r"MlpBody.dropout must be in \[0, 1\), got 1"),
+        (lambda: MlpBody(2, 1, hidden_layers=(0,)), "widths of hidden layers"),
+        (lambda: SimbaBody(2, 1, width=0), "SimbaBody.width must be 1 or more"),
+        (lambda: FlashBody(2, 1, blocks=0), "FlashBody.blocks must be 1 or more"),
+    ],
+)
+def test_settings_out_of_range(make, told):
+    with pytest.raises(TaacError, match=told):
+        make()
