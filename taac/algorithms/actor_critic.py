@@ -29,7 +29,7 @@ from taac.networks.bodies import projections
 from taac.networks.value_heads import Combination
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
 from taac.ops.value_distributions import ValueDistribution, mean_of
-from taac.specs import GLOBAL_STATE, TensorSpec, observed
+from taac.specs import TensorSpec, observed
 
 
 class TrainInfo(NamedTuple):
@@ -95,6 +95,8 @@ class ActorCriticAlgorithm(Algorithm):
         actor_regularizers: constructors of losses that are added to the actor's, such as `(@CAPS,)`.
         combine_critics: "min": the least value of all critics counts, in targets, for the actor and for switches. "mean": their
             mean. Critics that predict distributions combine these for targets in a way of their own; see `CategoricalReturns`.
+        target_subset: targets take the least of this many critics, drawn anew in each update, whatever `combine_critics` is
+            (REDQ). None: of all.
         dqda_clipping: if set, each element of dQ/da is clipped to +- this.
         signal_gammas: discounts of the reward's last parts, those of reward signals; None: the discount of `td_loss`.
         repeat_gamma: discount per step inside a repeated action, as in the environment.
@@ -138,6 +140,7 @@ class ActorCriticAlgorithm(Algorithm):
         policy_delay: int = 1,
         actor_regularizers: Sequence[Callable[[], ActorRegularizer]] = (),
         combine_critics: Combination = "min",
+        target_subset: int | None = None,
         dqda_clipping: float | None = None,
         signal_gammas: Sequence[float | None] = (),
         repeat_gamma: float = 1.0,
@@ -146,7 +149,7 @@ class ActorCriticAlgorithm(Algorithm):
         self.target_update = TargetUpdate(target_update_tau, target_update_period, target_update_env_steps)
         if dqda_clipping is not None and dqda_clipping <= 0:
             raise TaacError(f"dqda_clipping must be above 0, got {dqda_clipping}")
-        self.combine_critics = combine_critics
+        self.combine_critics, self.target_subset = combine_critics, target_subset
         if policy_delay < 1:
             raise TaacError(f"policy_delay must be 1 or more updates, got {policy_delay}")
         self.policy_delay, self.action_size = policy_delay, action_spec.numel
@@ -193,6 +196,9 @@ class ActorCriticAlgorithm(Algorithm):
         td_loss.check(reward_dim, type(self).__name__, self.stores_probabilities)
         self.td_loss = td_loss.fitted(reward_dim, self.reward_parts, signal_gammas, repeat_gamma)
         self.check_critics(self.critics)
+        count = getattr(self.critics, "num_critics", None)
+        if target_subset is not None and not (target_subset >= 1 and (count is None or target_subset <= count)):
+            raise TaacError(f"target_subset must be in [1, the number of critics, {count}], got {target_subset}")
 
     @property
     def reward_dim(self) -> int | None:
@@ -242,11 +248,15 @@ class ActorCriticAlgorithm(Algorithm):
         )  # fmt: skip
 
     def over_predictions(self, critics: nn.Module, prediction: torch.Tensor) -> torch.Tensor | ValueDistribution:
-        """Returns values `[...(, D)]` over critics of predictions `[N, ...]`, or their distributions `[..., M]`."""
+        """Returns what targets bootstrap from, of predictions `[N, ...]`: values `[...(, D)]`, or distributions `[..., M]`."""
+        combination = self.combine_critics
+        if self.target_subset is not None:
+            drawn = torch.randperm(len(prediction), device=prediction.device)[: self.target_subset]
+            prediction, combination = prediction.index_select(0, drawn), "min"
         own: Any = getattr(critics, "distribution", None)
         if own is None:
-            return self.over_critics(self.value_of(critics, prediction))
-        return own(prediction, self.combine_critics)
+            return self.over_critics(self.value_of(critics, prediction), combination)
+        return own(prediction, combination)
 
     def critic_features(self, time_step: TimeStep, state: Nest) -> torch.Tensor:
         """Returns the critics' features `[B, F]` of a frame, given the state before acting there."""
@@ -308,9 +318,9 @@ class ActorCriticAlgorithm(Algorithm):
         """Averages over the parts of the reward, `[..., D]` to `[...]`; returns values of a scalar reward unchanged."""
         return x if self.reward_weights is None else x.mean(-1)
 
-    def over_critics(self, q: torch.Tensor) -> torch.Tensor:
+    def over_critics(self, q: torch.Tensor, combination: Combination | None = None) -> torch.Tensor:
         """Combines the critics' values, `[N, ...]` to `[...]`. The least favourable is the maximum where a weight is negative."""
-        if self.combine_critics == "mean":
+        if (combination or self.combine_critics) == "mean":
             return q.mean(0)
         if self.reward_weights is None or self._none_negative:
             return q.amin(0)
@@ -568,8 +578,10 @@ class ActorCriticAlgorithm(Algorithm):
         return [part for name, child in self.named_children() if not name.startswith("target_") for part in projections(child)]
 
     def describe(self) -> list[str]:
-        asked = [name for name in self.acting_modules() if "critic" in name and isinstance(self.actor_encoder, LocalEncoder)]
-        return [f"acting reads '{GLOBAL_STATE}', which the actor does not see, because it asks {name}" for name in asked] + [
+        own = self.actor_encoder
+        asked = [name for name in self.acting_modules() if "critic" in name]
+        hidden = ", ".join(f"'{key}'" for key in own.privileged) if isinstance(own, LocalEncoder) else ""
+        return [f"acting reads {hidden}, which the actor does not see, because it asks {name}" for name in asked if hidden] + [
             f"{name}: target entropy {t.target_entropy:.4f} nats = {t.formula}; "
             f"alpha {t.alpha().item():g} at the start, tuning: {t.tuning}"
             for name, t in self.temperatures().items()

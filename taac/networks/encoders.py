@@ -190,30 +190,37 @@ def _check_bytes(path: str, spec: TensorSpec) -> None:
 
 @gin.configurable
 class LocalEncoder(nn.Module):
-    """Encodes everything in a Dict observation except its key `global_state`, for actors that see less than the critics.
+    """Encodes a Dict observation without some of its keys, for actors that see less than the critics.
 
-    Used as an algorithm's `actor_encoder_ctor`, it makes the critics centralised. They are trained on the global state, which
-    acting does not need where critics have no part in it (in TAAC and TempoRL they have).
+    It is an algorithm's `actor_encoder_ctor`. Critics are trained on everything, such as masses and frictions that a simulator
+    knows and a robot does not. Acting does not need it where critics have no part in it (in TAAC and TempoRL they have).
 
     Args:
-        observation_spec: a dict with the key `global_state` and others.
+        observation_spec: a dict with the privileged keys and others.
+        privileged: the keys that only critics see; of several agents `global_state` alone, which is that of all.
         encoder_ctor: called with the spec of the other keys; see `ObservationEncoder`.
 
     Raises:
-        TaacError: an observation without the key `global_state`, or without other keys.
+        TaacError: an observation without the privileged keys, or without others.
 
-    Source: Lowe et al., Multi-Agent Actor-Critic for Mixed Cooperative-Competitive Environments (arXiv:1706.02275), section 4.1.
+    Source: Pinto et al., Asymmetric Actor Critic for Image-Based Robot Learning (arXiv:1710.06542). Lowe et al.,
+    Multi-Agent Actor-Critic for Mixed Cooperative-Competitive Environments (arXiv:1706.02275), section 4.1.
     """
 
-    def __init__(self, observation_spec: Nest, encoder_ctor: Callable[..., nn.Module] = ObservationEncoder):
+    def __init__(
+        self,
+        observation_spec: Nest,
+        encoder_ctor: Callable[..., nn.Module] = ObservationEncoder,
+        privileged: Sequence[str] = (GLOBAL_STATE,),
+    ):
         super().__init__()
-        if not isinstance(observation_spec, dict) or set(observation_spec) in ({GLOBAL_STATE}, set()):
+        self.privileged = (privileged,) if isinstance(privileged, str) else tuple(privileged)
+        named = ", ".join(f"'{key}'" for key in self.privileged)
+        if not isinstance(observation_spec, dict) or not set(observation_spec) - set(self.privileged):
+            raise TaacError(f"LocalEncoder leaves {named} out of a Dict observation with other keys, got {observation_spec}")
+        if missing := [key for key in self.privileged if key not in observation_spec]:
             raise TaacError(
-                f"LocalEncoder leaves '{GLOBAL_STATE}' out of a Dict observation with other keys, got {observation_spec}"
-            )
-        if GLOBAL_STATE not in observation_spec:
-            raise TaacError(
-                f"LocalEncoder leaves '{GLOBAL_STATE}' out of the observation, which has only {', '.join(observation_spec)}"
+                f"LocalEncoder leaves '{missing[0]}' out of the observation, which has only {', '.join(observation_spec)}"
             )
         self.encoder = encoder_ctor(self._local(observation_spec))
         self.output_size = int(self.encoder.output_size)  # type: ignore[arg-type]
@@ -222,6 +229,5 @@ class LocalEncoder(nn.Module):
         """Maps leaves `[..., *shape]` to features `[..., output_size]`."""
         return self.encoder(self._local(observation))
 
-    @staticmethod
-    def _local(observation: Nest) -> Nest:
-        return {key: part for key, part in observation.items() if key != GLOBAL_STATE}
+    def _local(self, observation: Nest) -> Nest:
+        return {key: part for key, part in observation.items() if key not in self.privileged}

@@ -460,3 +460,15 @@ def test_critics_learn_from_the_global_state_and_the_actor_ignores_it(method):
 def test_a_local_encoder_needs_something_to_leave_out(spec, message):
     with pytest.raises(TaacError, match=message):
         LocalEncoder(spec)
+
+
+def test_privileged_keys_are_those_that_are_named():
+    spec = {"x": X, "mass": bounded((2,), 0, 1), "friction": bounded((1,), 0, 1)}
+    encoder = LocalEncoder(spec, privileged=("mass", "friction"))
+    observation = {"x": torch.rand(5, *X.shape), "mass": torch.rand(5, 2), "friction": torch.rand(5, 1)}
+    assert torch.equal(encoder(observation), encoder({**observation, "mass": None, "friction": None}))
+    assert encoder.output_size == X.numel and LocalEncoder(spec, privileged="mass").output_size == X.numel + 1
+    with pytest.raises(TaacError, match="leaves 'gravity' out of the observation, which has only x, mass, friction"):
+        LocalEncoder(spec, privileged=("mass", "gravity"))
+    with pytest.raises(TaacError, match="leaves 'x', 'mass', 'friction' out of a Dict observation with other keys"):
+        LocalEncoder(spec, privileged=tuple(spec))

@@ -28,7 +28,7 @@ NARROW = {
     "flash_small": ["critic/FlashBody.width = 16", "actor/FlashBody.width = 16", "batch_size = 32"],
     "crossq": ["critic/MlpBody.hidden_layers = (16, 16)", "actor/MlpBody.hidden_layers = (16,)"],
     "xqc": ["critic/MlpBody.hidden_layers = (16, 16)", "actor/MlpBody.hidden_layers = (16,)"],
-    "layer_norm": [],
+    "redq": ["CriticEnsemble.hidden_layers = (16, 16)", "ActorCriticAlgorithm.policy_delay = 2"], "layer_norm": [],
 }  # fmt: skip
 GATHER = {"flash", "flash_small", "crossq", "xqc"}
 CATEGORICAL = "CriticEnsemble.returns = @CategoricalReturns()"
@@ -207,6 +207,21 @@ def test_the_mean_of_critics():
     trainer = build("ActorCriticAlgorithm.combine_critics = 'mean'", method="sac")
     assert trainer.agent.algorithm.over_critics(torch.tensor([[1.0, 4.0], [3.0, 2.0]])).tolist() == [2.0, 3.0]
     trainer.close()
+
+
+def test_a_subset_of_critics_is_drawn_in_each_update_for_targets_alone():
+    trainer = build("ActorCriticAlgorithm.target_subset = 2", "ActorCriticAlgorithm.combine_critics = 'mean'",
+                    "CriticEnsemble.num_critics = 3", method="sac")  # fmt: skip
+    algorithm, q = trainer.agent.algorithm, torch.tensor([[1.0, 4.0], [3.0, 2.0], [5.0, 0.0]])
+    assert algorithm.over_critics(q).tolist() == [3.0, 2.0]
+    found = [tuple(algorithm.over_predictions(algorithm.critics, q).tolist()) for _ in range(300)]
+    assert {x: found.count(x) > 60 for x in set(found)} == {(1.0, 2.0): True, (1.0, 0.0): True, (3.0, 0.0): True}
+    algorithm.target_subset = 3  # all: the least of them
+    assert algorithm.over_predictions(algorithm.critics, q).tolist() == [1.0, 0.0]
+    trainer.close()
+    for wrong in (0, 4):
+        with pytest.raises(TaacError, match=r"target_subset must be in \[1, the number of critics, 3\], got"):
+            build(f"ActorCriticAlgorithm.target_subset = {wrong}", "CriticEnsemble.num_critics = 3", method="sac")
 
 
 def test_there_are_backbones():

@@ -21,7 +21,7 @@ from tests.environments.toys import Masked, env_id
 from tests.learning.test_optimizers import CAMERA
 from tests.learning.test_roles import disturb
 from tests.methods import DETERMINISTIC, DISCRETE_METHODS, fitting
-from tests.training.runs import every_method
+from tests.training.runs import SMALL, built, every_method
 from tests.training.test_tensorboard import TINY
 
 
@@ -375,6 +375,16 @@ def test_what_acting_does_not_read_is_not_asked_for(method, algorithm, reads):
     for wrong in ({}, {**seen, "other": 1}, {"global_state": np.zeros(1)}):
         with pytest.raises(TaacError, match="expected the keys x, got"):
             agent.act(wrong, state)
+
+
+def test_critics_with_privileged_keys_are_one_file():
+    """An exported policy or a loaded one does not ask for them."""
+    files = ["gin/tasks/simple_control.gin", "gin/methods/sac.gin", "gin/privileged.gin"]
+    trainer = built(files, [*SMALL, *ASYMMETRIC, "LocalEncoder.privileged = ('global_state',)"])
+    algorithm = trainer.agent.algorithm
+    assert (algorithm.encoder.output_size, algorithm.actor_encoder.output_size) == (2, 1)
+    assert algorithm.actor_encoder.privileged == ("global_state",)
+    trainer.close()
 
 
 def test_a_choice_outside_its_space_is_refused():
