@@ -26,7 +26,7 @@ def build(options: dict[str, Any], params: list[str]) -> Any:
     env = options.get("env", "HalfCheetah-v5")
     if env == "Free-v0":
         from experiments.benchmarks import toy  # noqa: F401 (registers it)
-    files = ["gin/tasks/locomotion.gin", f"gin/methods/{options['method']}.gin"]
+    files = ["gin/tasks/locomotion.gin", f"gin/methods/{options['method']}.gin", *options.get("files", [])]
     fixed = [
         f"create_environment.env_name = '{env}'",
         f"create_experiment.device = '{options.get('device', 'cpu')}'",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import importlib.metadata
 import importlib.util
 import time
@@ -26,15 +27,15 @@ def build(options: dict[str, Any], env: Any = None, **settings: Any) -> Any:
     import torch
 
     torch.set_num_threads(1)
-    if options["peer"] == "sb3":
-        from stable_baselines3 import SAC
-    else:
-        from sbx import SAC
+    algorithm = getattr(importlib.import_module(module), options.get("algorithm", "SAC"), None)
+    if algorithm is None:
+        raise worker.Missing(f"{module} {about(options)['version']} has no {options['algorithm']}")
     if env is None:
         env = options.get("env", "HalfCheetah-v5")
         if env == "Free-v0":
             from experiments.benchmarks import toy  # noqa: F401 (registers it)
-    return SAC("MlpPolicy", env, device="cpu", seed=0, policy_kwargs={"net_arch": [256, 256]}, verbose=0, **settings)
+    policy, sizes = options.get("policy", "MlpPolicy"), {"net_arch": [256, 256]}
+    return algorithm(policy, env, device="cpu", seed=0, policy_kwargs=sizes, verbose=0, **settings)
 
 
 def finish(options: dict[str, Any], model: Any) -> Callable[[], Any]:

@@ -28,7 +28,9 @@ def define_task_and_method() -> None:
     """Defines the same flags, without the seed."""
     task = "An environment: a Gymnasium id, module:Id or module:Class. Or a task file: its name in gin/tasks, or any .gin file."
     flags.DEFINE_string("task", None, task)
-    flags.DEFINE_string("method", None, "A method: its name in gin/methods (see `taac list`), or a .gin file of your own.")
+    flags.DEFINE_string(
+        "method", None, "A method: its name in gin/methods (see `taac list`), or a .gin file; with backbones, such as taac+flash."
+    )
     define_settings()
     flags.DEFINE_multi_string("gin_file", [], "A gin file, read after those of task and method; repeat for several.")
     flags.DEFINE_multi_string("gin_param", [], 'A gin binding, such as "gamma = 0.98"; repeat for several.')

@@ -10,9 +10,12 @@ def define_flags() -> None:
 def run() -> None:
     from taac.configuration import shipped
 
-    methods, tasks = shipped.files("methods"), shipped.files("tasks")
+    methods, backbones, tasks = shipped.files("methods"), shipped.files("backbones"), shipped.files("tasks")
     print("methods, for --method:")
     for name, path in methods.items():
+        print(f"  {name:<24}{shipped.about(path)}")
+    print("\nbackbones, after a method: --method taac+flash")
+    for name, path in backbones.items():
         print(f"  {name:<24}{shipped.about(path)}")
     print("\ntasks, for --task: an environment gets the settings of the file that names it")
     for name, path in tasks.items():

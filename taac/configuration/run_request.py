@@ -24,7 +24,7 @@ class RunRequest(NamedTuple):
     """
 
     task: str | None = None  # an environment id, `module:Id`, `module:Class`, a task file's name, or a .gin file
-    method: str | None = None  # a method file's name, or a .gin file
+    method: str | None = None  # a method file's name, or a .gin file; then backbones, each after a "+"
     gin_files: tuple[str, ...] = ()
     gin_params: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()  # NAME=VALUE
@@ -36,9 +36,9 @@ class RunRequest(NamedTuple):
 
         Raises TaacError if there is no such task or method, if one is missing, or as `configuration.load`.
         """
-        files, named = self.files(), method_file(self.method) if self.method else None
-        of_method = reading.places(named) if named and self.gin_files else None
-        config = load_named(files, self.gin_params, self._settings(), named)
+        files = self.files()
+        of_method = reading.places(method_files(self.method)[0]) if self.method and self.gin_files else None
+        config = load_named(files, self.gin_params, self._settings(), self.method_name)
         of_compare = [b for b in config.bindings.values() if b.selector.startswith(OF_COMPARE)]
         for b in of_compare:
             if b.where.startswith("--"):
@@ -76,7 +76,7 @@ class RunRequest(NamedTuple):
         if self.method and not (self.task or self.gin_files):
             raise TaacError(f"--task is missing beside --method {self.method}: an environment id, such as Pendulum-v1")
         own = [task_file(self.task)] if self.task else []
-        own += [method_file(self.method)] if self.method else []
+        own += method_files(self.method) if self.method else []
         return [*own, *self.gin_files]
 
     def _settings(self) -> list[Setting]:
@@ -101,14 +101,17 @@ class RunRequest(NamedTuple):
     def describe(self, config: Config) -> list[str]:
         """Returns what each short flag stands for, one line for each file and binding."""
         lines = [f"--task {self.task}: {task_file(self.task)}{note(self.task)}"] if self.task else []
-        lines += [f"--method {self.method}: {method_file(self.method)}"] if self.method else []
+        lines += [f"--method {self.method}: {', '.join(method_files(self.method))}"] if self.method else []
         flags = ("--task", "--set", "--num_env_steps", "--seed")
         return lines + [str(b) for b in config.bindings.values() if b.where in flags]
 
     @property
     def method_name(self) -> str | None:
-        """The name of the method file; None without --method."""
-        return _stem(self.method)
+        """The name of the method file, with its backbones, such as "taac+flash"; None without --method."""
+        if self.method is None:
+            return None
+        method, *backbones = self.method.split("+")
+        return "+".join([str(_stem(method)), *backbones])
 
     @property
     def task_name(self) -> str | None:
@@ -126,20 +129,20 @@ _METHOD = ("", "taac.training.experiment.create_experiment", "method")
 
 
 def load_named(
-    gin_files: Sequence[str], gin_params: Sequence[str] = (), settings: Sequence[Setting] = (), method_file: str | None = None
+    gin_files: Sequence[str], gin_params: Sequence[str] = (), settings: Sequence[Setting] = (), name: str | None = None
 ) -> Config:
     """Reads a configuration and binds `create_experiment.method`, so that `config.gin` keeps the name.
 
-    A binding in one of the given files, parameters or settings decides. Without one, the method file, by default the last one in
-    a folder `methods`, gives its name, even if it includes a file that binds another: `methods/mine.gin` that includes
-    `gin/methods/taac.gin` is "mine".
+    A binding in one of the given files, parameters or settings decides. Without one it is `name`, by default that of the last
+    file in a folder `methods`, even if that includes a file that binds another: `methods/mine.gin` that includes
+    `gin/methods/taac.gin` is "mine". A name with backbones, "taac+flash", is kept unless parameters or settings bind another.
     """
     loaded = reading.load(gin_files, gin_params, settings=settings)
     bound = loaded.bindings.get(_METHOD)
-    file = method_file or next((file for file in reversed(gin_files) if Path(file).parent.name == "methods"), None)
-    if file is None or (bound is not None and (_is_given(bound, gin_files) or bound.value == Path(file).stem)):
+    name = name or next((Path(file).stem for file in reversed(gin_files) if Path(file).parent.name == "methods"), None)
+    if name is None or (bound is not None and (_is_given(bound, [] if "+" in name else gin_files) or bound.value == name)):
         return loaded
-    return reading.load(gin_files, [*gin_params, f"create_experiment.method = {Path(file).stem!r}"], settings=settings)
+    return reading.load(gin_files, [*gin_params, f"create_experiment.method = {name!r}"], settings=settings)
 
 
 def _is_given(binding: Binding, gin_files: Sequence[str]) -> bool:
@@ -174,8 +177,20 @@ def note(task: str) -> str:
     return f" (no task file names {task}, so it has the settings of {shipped.DEFAULT_TASK})"
 
 
-def method_file(method: str) -> str:
-    """Returns the gin file of a method. Raises TaacError if it does not exist."""
+def method_files(method: str) -> list[str]:
+    """Returns the gin files of a method: its own, then those of backbones. Raises TaacError if one does not exist."""
+    method, *backbones = method.split("+")
+    known = list(shipped.files("backbones"))
+    for name in backbones:
+        if name not in known:
+            raise TaacError(
+                f"--method {'+'.join([method, *backbones])}: there is no backbone '{name}'{nearest(name.lower(), known) or '.'} "
+                f"There are: {', '.join(known)}; a file of your own is given by --gin_file"
+            )
+    return [_method_file(method), *(f"gin/backbones/{name}.gin" for name in backbones)]
+
+
+def _method_file(method: str) -> str:
     if method.endswith(".gin"):
         reading.find_file(method, "--method")
         return method

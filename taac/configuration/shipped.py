@@ -10,12 +10,12 @@ from typing import Literal
 from taac.configuration.reading import search_path
 
 DEFAULT_TASK = "default"  # whose settings environments have that no task file names
-Kind = Literal["tasks", "methods"]
+Kind = Literal["tasks", "methods", "backbones"]
 
 
 @functools.cache
 def files(kind: Kind) -> dict[str, Path]:
-    """Returns name -> path of the files in `gin/tasks` or `gin/methods`, sorted by name."""
+    """Returns name -> path of the files in `gin/tasks`, `gin/methods` or `gin/backbones`, sorted by name."""
     found = {path.stem: path for folder in reversed(search_path()) for path in (folder / "gin" / kind).glob("*.gin")}
     return dict(sorted(found.items()))
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import pathlib
 
 import pytest
 import torch
 
 from taac import nest
+from taac.configuration import shipped
 from taac.errors import TaacError
 from taac.networks import CategoricalReturns, CriticEnsemble, QuantileReturns
 from taac.networks.batch_statistics import batch_statistics
@@ -19,7 +19,7 @@ from tests.learning.test_compiled_update import COMPILE, PRIORITIZED, assert_clo
 from tests.methods import DISCRETE_METHODS, METHODS, REPRESENTATIVES, fitting
 from tests.training.runs import SMALL, TASK, assert_same_parameters, build, built, learn_until, run
 
-BACKBONES = sorted(path.stem for path in pathlib.Path(__file__).resolve().parents[2].glob("gin/backbones/*.gin"))
+BACKBONES = [name for name in shipped.files("backbones") if name != "held_noise"]  # which is no network
 # Narrow, and what keeps a test's run short; each is bound only where it is used.
 NARROW = {
     "categorical": ["CriticEnsemble.hidden_layers = (16, 16)"], "tqc": ["CriticEnsemble.hidden_layers = (16, 16)"],

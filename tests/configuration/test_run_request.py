@@ -172,6 +172,23 @@ def test_task_and_method_files_of_ones_own(tmp_path, monkeypatch):
     assert (asked.task_name, asked.method_name) == ("reach", "slow")
 
 
+def test_backbones_come_after_the_method_and_are_part_of_its_name(tmp_path):
+    asked = RunRequest("Pendulum-v1", "taac+flash_small+held_noise", settings=("batch_size=64",))
+    assert asked.files()[1:] == [METHOD, "gin/backbones/flash_small.gin", "gin/backbones/held_noise.gin"]
+    found = values(asked.load())
+    assert found["create_experiment.method"] == asked.method_name == "taac+flash_small+held_noise"
+    assert found["ActorCriticAlgorithm.policy_delay"] == 2 and found["batch_size"] == 64  # the command line wins
+    file = tmp_path / "mine.gin"
+    file.write_text(f"include '{METHOD}'\ncreate_experiment.method = 'own'\n")
+    assert values(RunRequest("Pendulum-v1", f"{file}+tqc").load())["create_experiment.method"] == "mine+tqc"
+    named = RunRequest("Pendulum-v1", "sac+tqc", gin_params=("create_experiment.method = 'x'",))
+    assert values(named.load())["create_experiment.method"] == "x"
+    with pytest.raises(TaacError, match=r"there is no backbone 'flsh'; did you mean 'flash'.*There are: categorical, "):
+        RunRequest("Pendulum-v1", "taac+flsh").load()
+    with pytest.raises(TaacError, match="there is no method 'tac'"):
+        RunRequest("Pendulum-v1", "tac+flash").load()
+
+
 def test_a_parameter_of_an_imported_module_is_known(tmp_path, monkeypatch):
     (tmp_path / "taac_test_asked.py").write_text(
         "import gin\n@gin.configurable\nclass Mine:\n    def __init__(self, own_width: int = 3):\n        pass\n"
@@ -211,7 +228,7 @@ def test_a_default_task_keeps_its_environment():
 
 def test_shipped_files_introduce_themselves():
     assert {"sac", "taac", "sdar"} <= set(shipped.files("methods")) and "driving" in shipped.files("tasks")
-    for kind in ("methods", "tasks"):
+    for kind in ("methods", "tasks", "backbones"):
         for path in shipped.files(kind).values():
             assert shipped.about(path).endswith("."), f"{path}: the first line is a sentence, which `taac list` prints"
 

@@ -1,0 +1,63 @@
+"""Updates a second of SAC and TAAC with the critics of gin/backbones, beside those that SBX has, at equal widths.
+
+    python -m experiments.benchmarks.backbones
+
+Sizes are those of `updates`: observations of 17, actions of 6, hidden layers or blocks of 256, batch 256. Ours are compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from experiments.benchmarks import common
+from experiments.benchmarks.common import OURS, PEERS, Contender, ratio_goal
+from experiments.benchmarks.contenders import ON_S_ALONE
+
+# File, what makes widths and numbers equal, and SBX's name of the same, with its policy.
+BACKBONES: dict[str, tuple[str, list[str], tuple[str, str] | None]] = {
+    "plain": ("", [], ("SAC", "MlpPolicy")),
+    "layer norm": ("layer_norm", [], None),
+    "categorical": ("categorical", [], None),
+    "TQC, 2 critics": (
+        "tqc", ["CriticEnsemble.hidden_layers = (256, 256)", "CriticEnsemble.num_critics = 2"], ("TQC", "MlpPolicy"),
+    ),
+    "CrossQ": ("crossq", ["critic/MlpBody.hidden_layers = (256, 256)"], ("CrossQ", "MlpPolicy")),
+    "SimBa": ("simba", ["critic/SimbaBody.width = 256"], ("SAC", "SimbaPolicy")),
+    "Flash, small": ("flash_small", [], None),
+    "XQC, 256": (
+        "xqc", ["critic/MlpBody.hidden_layers = (256, 256, 256, 256)", "UpdateRatio.updates_per_env_step = 1"], None,
+    ),
+}  # fmt: skip
+
+
+def parser() -> argparse.ArgumentParser:
+    flags = common.parser(__doc__.splitlines()[0])
+    flags.add_argument("--frames", type=int, default=100_000, help="frames in the replay buffer")
+    flags.add_argument("--batch_size", type=int, default=256)
+    return flags
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    common.say("updates a second with each backbone")
+    sent = {"task": "updates", "frames": options.frames, "batch_size": options.batch_size, "per_call": 1}
+    sent["warmup"] = 10 if options.quick else 100
+    contenders, pairs = [], []
+    for name, (file, params, theirs) in BACKBONES.items():
+        for method, own in (("sac", [ON_S_ALONE]), ("taac", [])):
+            row = {"method": method, "gin_params": [*params, *own, "create_agent.compile = True"]}
+            row["files"] = [f"gin/backbones/{file}.gin"] if file else []
+            contenders.append(Contender(f"{method.upper()}, {name}", OURS, {**sent, **row}))
+        if theirs is not None:
+            algorithm, policy = theirs
+            label = f"SBX, {algorithm}, {policy}"
+            contenders.append(Contender(label, PEERS, {**sent, "peer": "sbx", "algorithm": algorithm, "policy": policy}))
+            pairs.append((f"SAC, {name}", label))
+    rates, _, problems = common.interleaved(contenders, options)
+    figures = common.rate_figures(contenders, rates, problems, "updates/s")
+    goals = [ratio_goal(f"{ours}: updates/s over SBX", rates, ours, theirs, 1.2, problems) for ours, theirs in pairs]
+    return {"title": "Backbones", "figures": figures, "goals": goals}
+
+
+if __name__ == "__main__":
+    common.main("backbones", parser(), run)
