@@ -51,6 +51,8 @@ class CriticStep:
     ) -> torch.Tensor | ValueDistribution:
         """Returns what targets bootstrap from, over critics: values `[..., T-1, B(, D)]`, or distributions `[..., T-1, B, M]`.
 
+        Call it under `no_grad`.
+
         Args:
             features, action: of the target critics at the candidates, `[..., T-1, B, *]`.
             weights: `[..., T-1, B]`, probabilities of the candidates; None: 1.
@@ -66,7 +68,7 @@ class CriticStep:
                 self._prediction, found = self._forward(self._critics, update=True)
         else:
             _, found = self._forward(self._targets, update=False)
-        return self._over_predictions(self._critics, found.detach().unflatten(1, shape))
+        return self._over_predictions(self._critics, found.unflatten(1, shape))
 
     def prediction(self) -> torch.Tensor:
         """Returns the critics' predictions `[N, T-1, B(, D)(, ...)]` at the executed actions."""

@@ -36,7 +36,9 @@ def check_supported(agent: Agent, demonstrations: str | None) -> None:
         names = ", ".join(type(signal).__name__ for signal in agent.signals)
         raise TaacError(f"{refusal} create_agent.reward_signals ({names}), whose statistics would differ between ranks")
     if isinstance(agent.reward_normalizer, RewardScaler):
-        raise TaacError(f"{refusal} create_agent.normalize_rewards = 'scale', because each has returns of its own: bind True")
+        raise TaacError(
+            f"{refusal} create_agent.normalize_rewards = 'scale' or 'bounded', because each has returns of its own: bind True"
+        )
     if demonstrations is not None:
         raise TaacError(f"{refusal} demonstrations or behaviour cloning, which every rank would count as its own")
     if any(isinstance(part, (_BatchNorm, BatchNorm)) for part in agent.modules()):

@@ -184,6 +184,13 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(method, params, tmp_
     assert_same_parameters(whole, run(tmp_path / "killed", *params, method=method))
 
 
+@pytest.mark.parametrize("head", [CategoricalReturns(num_atoms=3), QuantileReturns(num_quantiles=3, dropped=0)])
+def test_losses_are_summed_over_critics(head):
+    prediction, target = torch.randn(2, 4, 5, 3), torch.randn(4, 5)
+    apart = [head.loss(one.unsqueeze(0), target) for one in prediction]
+    torch.testing.assert_close(head.loss(prediction, target), apart[0] + apart[1])
+
+
 def test_a_vector_reward_is_refused():
     with pytest.raises(TaacError, match=r"CategoricalReturns predicts the distribution of one return, .* has 2 parts"):
         CriticEnsemble(3, reward_dim=2, returns=CategoricalReturns())
@@ -357,15 +364,16 @@ def test_what_acts_and_what_compares_uses_running_statistics():
     trainer.close()
 
 
-def test_taacs_targets_are_those_of_an_actor_that_acts():
+@pytest.mark.parametrize("method", ["sac", "taac"])
+def test_targets_are_those_of_an_actor_that_acts(method):
     """Not those of the action that its gradient step sees, whose statistics are the batch's."""
-    trainer = with_backbone("taac", "flash")
+    trainer = with_backbone(method, "flash")
     learn_until(trainer, 4)
     algorithm, batch = trainer.agent.algorithm, trainer.agent.prepare(trainer.replay_buffer.sample(8, trainer.segment_length))
     seen, called = [], algorithm.actor.forward
     algorithm.actor.forward = lambda x: seen.append(called(x)) or seen[-1]
     algorithm.train_step(batch)
-    assert len(seen) == 2 and not torch.allclose(seen[0][0], seen[1][0]) and not seen[1][0].requires_grad
+    assert len(seen) == 2 and not torch.allclose(seen[0][0][-1], seen[1][0][-1]) and not seen[1][0].requires_grad
     trainer.close()
 
 
