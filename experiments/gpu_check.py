@@ -61,6 +61,12 @@ def rows() -> Iterator[tuple[str, dict[str, Any]]]:
                 "method": method, "graphs": graphs, "batch_size": batch_size,
                 "gin_params": [size, f"Learner.matmul = '{PRODUCTS[products]}'", *bindings, *extra],
             }  # fmt: skip
+        for mode, products in (("eager", "float32"), *(("compiled, own CUDA graph", products) for products in PRODUCTS)):
+            bindings, graphs = MODES[mode]
+            yield f"{method}+flash, batch 512 | {mode} | {products}", {
+                "method": method, "graphs": graphs, "batch_size": 512, "files": ["gin/backbones/flash.gin"],
+                "gin_params": [f"Learner.matmul = '{PRODUCTS[products]}'", *bindings, *extra],
+            }  # fmt: skip
 
 
 def updates(options: argparse.Namespace) -> str:
@@ -161,22 +167,22 @@ def tests(options: argparse.Namespace) -> str:
 
 
 def training(options: argparse.Namespace) -> str:
-    begin, running, lines = time.time(), {}, ["| method | seed | mean greedy return, at a step | seconds |", "|---|---|---|---|"]
+    begin, running, lines = time.time(), {}, ["| method | mean greedy return, at a step | seconds |", "|---|---|---|"]
     folder = Path(options.out) / "training"
     folder.mkdir(parents=True, exist_ok=True)
-    for method in ("sac", "taac"):
-        for seed in range(2):
-            path = folder / f"{method}_{seed}"
-            params = [f"create_experiment.device = '{options.device}'", f"num_env_steps = {options.steps}",
-                      f"initial_collect_steps = {options.steps // 4}", "learning_rate = 3e-4",
-                      f"evaluation_interval = {options.steps // 2}", *MODES["compiled, own CUDA graph"][0]]  # fmt: skip
-            command = ["train", "--root_dir", str(path), "--task", "HalfCheetah-v5", "--method", method, "--seed", str(seed)]
-            with open(path.with_suffix(".log"), "w", encoding="utf-8") as log:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "taac", *command, *(word for binding in params for word in ("--gin_param", binding))],
-                    stdout=log, stderr=subprocess.STDOUT, cwd=common.ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
-                )  # fmt: skip
-            running[f"{method} | {seed}"] = process, path
+    for method in ("sac", "taac", "sac+flash", "taac+flash"):
+        path = folder / method
+        params = [f"create_experiment.device = '{options.device}'", f"num_env_steps = {options.steps}",
+                  f"initial_collect_steps = {options.steps // 4}",
+                  *([] if "+" in method else ["learning_rate = 3e-4"]),
+                  f"evaluation_interval = {options.steps // 2}", *MODES["compiled, own CUDA graph"][0]]  # fmt: skip
+        command = ["train", "--root_dir", str(path), "--task", "HalfCheetah-v5", "--method", method]
+        with open(path.with_suffix(".log"), "w", encoding="utf-8") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "taac", *command, *(word for binding in params for word in ("--gin_param", binding))],
+                stdout=log, stderr=subprocess.STDOUT, cwd=common.ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
+        running[method] = process, path
     ended: dict[str, float] = {}
     while len(ended) < len(running) and time.time() - begin < options.limit:
         time.sleep(0.5)
