@@ -44,7 +44,8 @@ def finish(options: dict[str, Any], model: Any) -> Callable[[], Any]:
         return lambda: None
     import jax
 
-    return lambda: jax.block_until_ready((model.policy.qf_state, model.policy.actor_state, model.ent_coef_state))
+    critics = "qf1_state" if hasattr(model.policy, "qf1_state") else "qf_state"  # of TQC, which has two
+    return lambda: jax.block_until_ready((getattr(model.policy, critics), model.policy.actor_state, model.ent_coef_state))
 
 
 def about(options: dict[str, Any]) -> dict[str, Any]:
