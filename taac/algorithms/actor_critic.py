@@ -14,7 +14,7 @@ import torch.nn as nn
 
 from taac import nest
 from taac.algorithms.actor_regularizers import ActorRegularizer
-from taac.algorithms.algorithm import Algorithm
+from taac.algorithms.algorithm import Algorithm, learns_policy
 from taac.algorithms.critic_step import CriticStep
 from taac.algorithms.decision_price import DecisionPrice
 from taac.algorithms.reward_weights import check_reward_weights
@@ -90,8 +90,8 @@ class ActorCriticAlgorithm(Algorithm):
         target_update_env_steps: the period in environment steps, which replaces `target_update_period`. Multiplied by the
             updates per environment step it is the period in updates, possibly fractional. Target networks then move after the
             first update that completes another period.
-        policy_delay: actor, temperatures and price of decisions move once in this many updates, the critics in each (TD3). The
-            delay of target networks is `target_update_period`.
+        policy_delay: actor, temperatures and price of decisions move once in this many updates, the critics in each (TD3). SAC,
+            TAAC and TD3 compute no gradient of the actor in the others. The delay of target networks is `target_update_period`.
         actor_regularizers: constructors of losses that are added to the actor's, such as `(@CAPS,)`.
         combine_critics: "min": the least value of all critics counts, in targets, for the actor and for switches. "mean": their
             mean. Critics that predict distributions combine these for targets in a way of their own; see `CategoricalReturns`.
@@ -432,7 +432,7 @@ class ActorCriticAlgorithm(Algorithm):
         if temperature_losses:
             actor_loss = actor_loss + functools.reduce(torch.add, temperature_losses.values())
         regularized = {}
-        for regularizer in self.actor_regularizers:
+        for regularizer in self.actor_regularizers if learns_policy() else ():
             added = regularizer(self.proposal, experience)  # [T-1, B]
             actor_loss = actor_loss + nn.functional.pad(added, (0, 0, 0, len(actor_loss) - len(added)))
             regularized[f"loss/regularizer_{regularizer.name}"] = self.mean_acted(experience, added)
@@ -491,10 +491,11 @@ class ActorCriticAlgorithm(Algorithm):
         learnt = acted[:-1]
         found = {
             "loss/critic": _weighted_mean(critic_loss.detach()[:-1], learnt),
-            "loss/actor": _weighted_mean(info.actor_loss.detach(), acted[: len(info.actor_loss)]),
             "critic/q": _weighted_mean(self.mean_over_parts(info.q.detach().mean(0)), learnt),
             "critic/target": _weighted_mean(self.mean_over_parts(target), learnt),
         }
+        if learns_policy():
+            found["loss/actor"] = _weighted_mean(info.actor_loss.detach(), acted[: len(info.actor_loss)])
         if info.log_pi is not None:
             found["policy/entropy"] = _weighted_mean(-info.log_pi, acted[: len(info.log_pi)])
         return found if temperature is None else {**found, "policy/alpha": temperature.alpha()}

@@ -13,9 +13,11 @@ checkpoints, the gradient step and summaries belong to other parts. In short, on
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextvars import ContextVar
 from fractions import Fraction
 from typing import Any
 
@@ -25,6 +27,29 @@ import torch.nn as nn
 from taac import nest, specs
 from taac.data_structures import FIRST, AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
+
+_learns_policy: ContextVar[bool] = ContextVar("learns_policy", default=True)
+
+
+def learns_policy() -> bool:
+    """Returns whether this update moves the policy. Where it does not, `train_step` may leave out what only its loss needs."""
+    return _learns_policy.get()
+
+
+@contextlib.contextmanager
+def policy_held() -> Iterator[None]:
+    """A context in which `learns_policy()` is False."""
+    token = _learns_policy.set(False)
+    try:
+        yield
+    finally:
+        _learns_policy.reset(token)
+
+
+def gradients_if(wanted: bool) -> contextlib.AbstractContextManager[Any]:
+    """A context without gradients unless they are wanted."""
+    return contextlib.nullcontext() if wanted else torch.no_grad()
+
 
 _FRAMES = 2  # on which acting is tried: one could hide that a step returns a single action
 

@@ -16,6 +16,7 @@ import torch.nn as nn
 from taac import nest
 from taac.algorithms import target_entropies
 from taac.algorithms.actor_critic import ActorCriticAlgorithm, TrainInfo
+from taac.algorithms.algorithm import gradients_if, learns_policy
 from taac.algorithms.critic_step import CriticStep
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
@@ -51,6 +52,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
     """
 
     has_proposal = takes_noise = True
+    needs_q_pi = False  # whether more than the actor's loss needs the value of the policy's action
     always_on_last_frame = False  # True for methods whose own train_step learns on all frames
 
     def __init__(
@@ -146,12 +148,15 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
         # Actor: minimise alpha log pi(a~|s) - min_i Q_i(s, a~)  (equations 7 and 9)
         learnt = slice(None) if self.actor_on_last_frame else slice(-1)
-        with gathering(self.actor, ~time_step.is_last()[learnt]):
+        learns = learns_policy() or self.needs_q_pi
+        with gathering(self.actor, ~time_step.is_last()[learnt]), gradients_if(learns):
             mean, log_std = self.actor(seen[learnt])
-        action, log_pi = distributions.squashed_normal_sample(mean, log_std)
-        q_pi = self.over_critics(self.q_values(self.critics, frozen[learnt], action))
-        dq_da = self.action_gradient(self.weighted(q_pi), action)
-        actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
+            action, log_pi = distributions.squashed_normal_sample(mean, log_std)
+        q_pi, actor_loss = None, torch.zeros_like(log_pi)
+        if learns:
+            q_pi = self.over_critics(self.q_values(self.critics, frozen[learnt], action))
+            dq_da = self.action_gradient(self.weighted(q_pi), action)
+            actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
 
         critics = self.critic_step(time_step, features, executed)
         with torch.no_grad():
@@ -160,7 +165,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         return TrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
-            q_pi=q_pi.detach(),
+            q_pi=None if q_pi is None else q_pi.detach(),
             prediction=prediction,
             q=self.value_of(self.critics, prediction),
             value=self.pad_front(value),

@@ -53,6 +53,8 @@ class SacValueAlgorithm(SacAlgorithm):
 
     value_encoder: nn.Module | None
 
+    needs_q_pi = True  # V learns it
+
     def __init__(
         self,
         observation_spec: Nest,

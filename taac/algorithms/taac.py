@@ -19,6 +19,7 @@ import torch.nn as nn
 from taac import nest
 from taac.algorithms import target_entropies, trajectories
 from taac.algorithms.actor_critic import ActorCriticAlgorithm, TrainInfo, trainable
+from taac.algorithms.algorithm import gradients_if, learns_policy
 from taac.algorithms.critic_step import CriticStep
 from taac.algorithms.td_losses import BaseTDLoss, TAACTDLoss
 from taac.algorithms.temperature import Temperature
@@ -270,24 +271,27 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
         # a_hat ~ pi(. | s, tau_prev) and the two candidates: the previous trajectory advanced by a step, and a new one
         embedded = self.tau_embedding(seen, tau_prev)
-        with gathering(self.actor, ~time_step.is_last()):
+        with gathering(self.actor, ~time_step.is_last()), gradients_if(learns_policy()):
             mean, log_std = self.actor(embedded)
-        a_hat, log_pi = distributions.squashed_normal_sample(mean, log_std)
+            a_hat, log_pi = distributions.squashed_normal_sample(mean, log_std)
         tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)
 
         # beta = softmax((q_0, q_1 - c) / alpha_beta), from the online critics, with the price c of a decision
         with torch.no_grad():
             q_0 = self.weighted(self._min_q(self.critics, frozen, tau_0))
-        q_1 = self.weighted(self._min_q(self.critics, frozen, tau_1))
+        with gradients_if(learns_policy()):
+            q_1 = self.weighted(self._min_q(self.critics, frozen, tau_1))
         tau_1, compared = self._as_acted(frozen, embedded, tau_prev, tau_1, q_1.detach())
         net_q_1 = self.net_of_price(compared)
         beta, switch_loss = self.learn_switch(embedded, q_0, net_q_1, switch_state)
         b_new = torch.rand_like(beta[..., 1]) < beta[..., 1]
 
         # Actor: gradient -(beta_1 dQ/da_hat) da_hat/dphi + alpha_a dlog pi/dphi
-        dq_da = self.action_gradient(q_1, a_hat)
-        actor_loss = losses.action_gradient_loss(a_hat, beta[..., 1:] * dq_da)
-        actor_loss = actor_loss + self.action_temperature.alpha() * log_pi + switch_loss
+        actor_loss = switch_loss
+        if learns_policy():
+            dq_da = self.action_gradient(q_1, a_hat)
+            actor_loss = losses.action_gradient_loss(a_hat, beta[..., 1:] * dq_da)
+            actor_loss = actor_loss + self.action_temperature.alpha() * log_pi + switch_loss
 
         # V(s') = beta_0 min_i Q'_i(s', tau_0) + beta_1 (min_i Q'_i(s', tau_1) - c). A return that passes a step pays for its b
         critics = self.critic_step(time_step, features, *nest.flatten(tau))

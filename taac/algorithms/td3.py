@@ -17,6 +17,7 @@ import torch.nn as nn
 
 from taac import nest
 from taac.algorithms.actor_critic import ActorCriticAlgorithm, TrainInfo
+from taac.algorithms.algorithm import learns_policy
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import DeterministicActorNetwork
@@ -123,10 +124,12 @@ class Td3Algorithm(ActorCriticAlgorithm):
         features, seen = self.encode(time_step.observation)
 
         # Actor: maximise Q_1(s, mu(s))
-        with gathering(self.actor, ~time_step.is_last()[:-1]):
-            action = torch.tanh(self.actor(seen[:-1]))
-        q_pi = self.q_values(self.critics, features.detach()[:-1], action)[0]
-        actor_loss = losses.action_gradient_loss(action, self.action_gradient(self.weighted(q_pi), action))
+        q_pi, actor_loss = None, torch.zeros_like(time_step.discount[1:])
+        if learns_policy():
+            with gathering(self.actor, ~time_step.is_last()[:-1]):
+                action = torch.tanh(self.actor(seen[:-1]))
+            q_pi = self.q_values(self.critics, features.detach()[:-1], action)[0]
+            actor_loss = losses.action_gradient_loss(action, self.action_gradient(self.weighted(q_pi), action))
 
         # a' = clip(mu'(s') + clip(noise, -c, c), -1, 1), and V(s') = min_i Q'_i(s', a')
         critics = self.critic_step(time_step, features, time_step.prev_action[1:])
@@ -140,7 +143,7 @@ class Td3Algorithm(ActorCriticAlgorithm):
         prediction = critics.prediction()
         return TrainInfo(
             actor_loss=actor_loss,
-            q_pi=q_pi.detach(),
+            q_pi=None if q_pi is None else q_pi.detach(),
             prediction=prediction,
             q=self.value_of(self.critics, prediction),
             value=self.pad_front(value),

@@ -240,8 +240,7 @@ class TlaAlgorithm(Td3Algorithm):
         gate_loss = self.masked(own.slow, nn.functional.pad(gate_error, (0, 0, 0, 1)))
         assert error is not None and slow.segment_error is not None
         summaries = {
-            "loss/slow_critic": slow.extra["loss/critic"],
-            "loss/slow_actor": slow.extra["loss/actor"],
+            **{f"loss/slow_{name}": slow.extra[f"loss/{name}"] for name in ("critic", "actor") if f"loss/{name}" in slow.extra},
             "loss/gate": self.mean_acted(own.slow, gate_error),
             "critic/slow_q": slow.extra["critic/q"],
         }

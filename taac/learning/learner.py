@@ -14,6 +14,7 @@ import torch
 import torch.nn as nn
 
 from taac.algorithms.agent import Agent
+from taac.algorithms.algorithm import policy_held
 from taac.data_structures import Experience, LossInfo, Nest, TimeStep
 from taac.demonstrations.replay import Demonstrations
 from taac.errors import TaacError
@@ -266,8 +267,13 @@ class Learner:
         Args:
             weights: `[B]`; `()` if all segments count equally.
         """
+        held = "actor" in self.agent.algorithm.held_groups(self.num_updates + 1)
         with using(self.products):
-            return self._program(experience, weights)
+            return (self._held_program if held else self._program)(experience, weights)
+
+    def _uncompiled_held(self, experience: Experience, weights: Nest) -> LossAndGradients:
+        with policy_held():
+            return self.uncompiled(experience, weights)
 
     def uncompiled(self, experience: Experience, weights: Nest) -> LossAndGradients:
         """`loss_and_gradients`, never by a compiled program."""
@@ -427,7 +433,8 @@ class Learner:
             calls.append(self.agent.acting_call(time_step, state, *noise))
         with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]):  # an error on blank frames proves nothing
             prepared = copy.deepcopy(self.agent).prepare(blank.experience)
-            calls.append((self._program, (prepared, self._prepare_weights(blank.weights))))
+            programs = [self._program, *([self._held_program] if "actor" in self.agent.algorithm.held_groups(1) else [])]
+            calls += [(program, (prepared, self._prepare_weights(blank.weights))) for program in programs]
         self.wait_for_programs = compile_ahead(calls)
 
     def keep(self, compiled: bool | None, products: str | None) -> None:
@@ -449,6 +456,8 @@ class Learner:
     def _use_products(self, products: str) -> None:
         self.products = products
         self._program: Callable[..., LossAndGradients] = self.uncompiled
+        self._held_program: Callable[..., LossAndGradients] = self._uncompiled_held
         if self.agent.compiled:
-            split = parts(products, self.agent.device)
-            self._program = CompiledFunction(self.uncompiled, self.agent, split, optional=self.agent.may_compile)
+            split, optional = parts(products, self.agent.device), self.agent.may_compile
+            self._program = CompiledFunction(self.uncompiled, self.agent, split, optional=optional)
+            self._held_program = CompiledFunction(self._uncompiled_held, self.agent, split, optional=optional)
