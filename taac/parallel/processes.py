@@ -10,6 +10,7 @@ import queue
 import signal
 import sys
 import threading
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -78,6 +79,8 @@ def _context() -> Any:
     """Returns how processes are started: forked from one that has imported the package and does nothing else, or afresh."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
+    # Now, because starting it lets SIGINT and SIGTERM through, and a server that is started after it would end by them.
+    resource_tracker.ensure_running()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(sorted(name for name in sys.modules if name.partition(".")[0] == "taac"))
     return context
