@@ -66,7 +66,10 @@ def point_mass(method, env_name, *more, updates=400):
     return trainer, evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=7)
 
 
-@pytest.mark.parametrize("method", ["sac", "sac_krep", "sdar", "taac_q", "td3", "temporl", "temporl_ddpg", "tla"])
+OTHERS = [pytest.param(method, marks=pytest.mark.slow) for method in ("td3", "temporl", "temporl_ddpg")]
+
+
+@pytest.mark.parametrize("method", ["sac", "sac_krep", "sdar", "taac_q", "tla", *OTHERS])
 def test_learns_to_drive_a_point_to_the_origin(method):
     """Standing still returns about -25, a random walk less; the best is about -4: straight to 0, and stay."""
     prices = ["TlaAlgorithm.decision_price = 0.02", "TlaAlgorithm.jerk_price = 0.02"] if method == "tla" else []
@@ -79,7 +82,8 @@ def test_learns_to_drive_a_point_to_the_origin(method):
         assert result.fraction_repeated > 0.05, result
 
 
-@pytest.mark.parametrize("method", [*(pytest.param(m, marks=pytest.mark.slow) for m in ("sac", "taac")), "td3"])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["sac", "taac", "td3"])
 def test_pink_noise_finds_what_is_far_away_and_it_is_learnt(method):
     """In the first 60 episodes white noise finds nothing; or hardly anything with TAAC, which repeats actions."""
     pink = ["create_collector.explorer = @ColoredNoise()", "ColoredNoise.length = 60"]
@@ -96,8 +100,9 @@ def test_pink_noise_finds_what_is_far_away_and_it_is_learnt(method):
 @pytest.mark.parametrize(
     "method, bound",
     [
-        ("taac", "TaacAlgorithm.decision_price = 0.1"), ("taac", "TaacAlgorithm.target_decision_rate = 0.2"),
-        ("temporl", "TempoRLAlgorithm.decision_price = 0.3"), ("sdar", "SdarAlgorithm.decision_price = 0.3"),
+        pytest.param("taac", "TaacAlgorithm.decision_price = 0.1", marks=pytest.mark.slow),
+        ("taac", "TaacAlgorithm.target_decision_rate = 0.2"), ("temporl", "TempoRLAlgorithm.decision_price = 0.3"),
+        pytest.param("sdar", "SdarAlgorithm.decision_price = 0.3", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_decisions_that_cost_something_are_rare(method, bound):
@@ -118,6 +123,7 @@ def test_durations_are_longer_at_a_price():
     assert found[0.3].decisions < 12 and found[0.3].decisions + 3 < found[0.0].decisions, found
 
 
+@pytest.mark.slow
 def test_learns_from_two_rewards_of_which_one_counts():
     """A vector reward, its weights and a vector of discounts, from the environment to the critics."""
     bound = ["TaacAlgorithm.reward_weights = (1.0, 0.1)", "TAACTDLoss.gamma = (0.95, 0.5)"]

@@ -161,6 +161,7 @@ def unable(*_):
     raise TaacError("cannot be traced")
 
 
+@pytest.mark.slow
 def test_a_run_says_that_its_products_are_slow(monkeypatch, tmp_path):
     monkeypatch.setattr("taac.training.conduct.slowness", lambda products, device: f"{products} on {device} is slow")
     told = []

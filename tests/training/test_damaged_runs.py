@@ -76,7 +76,10 @@ def test_a_run_of_a_version_whose_checkpoints_have_another_format_is_refused_as_
 WHOLE = {}
 
 
-@pytest.mark.parametrize("kind, method", [("frames", "taac"), ("safetensors", "sac"), ("json", "taac")])
+OTHERS = [pytest.param(*pair, marks=pytest.mark.slow) for pair in (("safetensors", "sac"), ("json", "taac"))]
+
+
+@pytest.mark.parametrize("kind, method", [("frames", "taac"), *OTHERS])
 def test_a_damaged_checkpoint_costs_steps_and_no_bits(tmp_path, capsys, kind, method):
     params = ("checkpoint_interval = 20", "evaluation_interval = 20", "evaluation_episodes = 1", "num_env_steps = 360",
               "Evaluator.initial_evaluation = False", "create_environment.max_episode_steps = 50")  # fmt: skip

@@ -191,7 +191,10 @@ def test_under_masks_the_value_counts_the_entropy_of_valid_choices():
     assert (logits[0] - logits[1]).abs() < 0.3
 
 
-@pytest.mark.parametrize("name", ["observation", pytest.param("agents", marks=pytest.mark.slow), "agents, own rewards"])
+AGENTS = [pytest.param(name, marks=pytest.mark.slow) for name in ("agents", "agents, own rewards")]
+
+
+@pytest.mark.parametrize("name", ["observation", *AGENTS])
 def test_the_best_valid_choice_is_learnt(name):
     """Of five numbers the greatest that is valid: 20 steps, and a reward of 1 at each. Random choices get about 10."""
     kwargs, params = TOYS[name]
