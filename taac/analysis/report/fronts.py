@@ -51,7 +51,7 @@ def fronts(scores: AllScores, tasks: Sequence[dict[str, Any]]) -> list[dict[str,
         for cost in COSTS:
             known = {}
             for method, of in methods.items():
-                whole = np.isfinite(of.final) & np.isfinite(of.repetition[cost])
+                whole = np.isfinite(of.repetition[cost])  # unknown where a run diverged
                 if whole.any():
                     known[method] = np.stack([of.repetition[cost][whole], of.final[whole]])
             if len(known) > 1 and len({points[0].mean() for points in known.values()}) > 1:
