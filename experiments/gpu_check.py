@@ -2,8 +2,8 @@
 
     python -m experiments.gpu_check --out runs/gpu_check
 
-Takes less than eight minutes. A part that fails does not stop the next. Where torch finds no GPU it says so and ends;
-`--device cpu --quick` tries the command without one.
+Meant for eight minutes; docs/gpu.md says what was run. A part that fails does not stop the next. Where torch finds no GPU it says
+so and ends; `--device cpu --quick` tries the command without one.
 
 Parts (`--parts` chooses):
 

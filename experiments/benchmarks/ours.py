@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import gc
 import itertools
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -101,7 +100,6 @@ def updater(options: dict[str, Any]) -> Any:
     ]
     trainer = build(options, params)
     fill(trainer, frames)
-    print(f"filled after {time.process_time():.0f} s of the processor", file=sys.stderr)
     trainer.collector.env_steps = first
     return trainer
 
@@ -115,11 +113,11 @@ def updates(options: dict[str, Any], answer: Answer) -> None:
     finish = finisher(trainer)
 
     def finished() -> None:
+        faulthandler.cancel_dump_traceback_later()
         if finish is not None:
             import torch
 
             finish()
-            faulthandler.cancel_dump_traceback_later()
             about.update(megabytes=torch.cuda.max_memory_allocated() / 1e6, seconds=time.time() - begin)
 
     meter = worker.Meter(answer, options["warmup"], about, finished)

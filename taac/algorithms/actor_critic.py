@@ -28,7 +28,7 @@ from taac.networks import CriticEnsemble, LocalEncoder, ObservationEncoder
 from taac.networks.bodies import projections
 from taac.networks.value_heads import Combination
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
-from taac.ops.value_distributions import ValueDistribution, mean_of
+from taac.ops.value_distributions import Value, ValueDistribution, mean_of, shifted
 from taac.specs import TensorSpec, observed
 
 
@@ -356,18 +356,14 @@ class ActorCriticAlgorithm(Algorithm):
         squares = self.weights.square().sum().clamp(min=torch.finfo(torch.float32).tiny)
         return bonus.unsqueeze(-1) * self.weights / squares
 
-    def price_of(self, decisions: torch.Tensor) -> torch.Tensor | None:
-        """Returns the price of expected decisions `[...]`, `[...(, D)]`; None if decisions are free."""
-        return None if self.decision_price is None else self.share_out(self.decision_price() * decisions)
-
     def priced(
-        self, value: torch.Tensor, bonus: torch.Tensor | None, decisions: torch.Tensor | float
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Returns a value and its bonus `[...(, D)]`, both less the price of expected decisions `[...]`."""
+        self, value: Value, bonus: torch.Tensor | None, decisions: torch.Tensor | float
+    ) -> tuple[Value, torch.Tensor | None]:
+        """Returns a value `[...(, D)]`, or its distribution, and its bonus, both less the price of expected decisions `[...]`."""
         if self.decision_price is None:
             return value, bonus
-        paid = self.share_out(self.decision_price() * decisions).expand_as(value)
-        return value - paid, -paid if bonus is None else bonus - paid
+        paid = self.share_out(self.decision_price() * decisions).expand_as(mean_of(value))
+        return shifted(value, -paid), -paid if bonus is None else bonus - paid
 
     @property
     def bonus_share(self) -> float:

@@ -30,7 +30,7 @@ from taac.networks import ActorNetwork, TrajectoryEmbedding
 from taac.networks.batch_statistics import gathering, has_batch_statistics
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
-from taac.ops.value_distributions import ValueDistribution, mixture, shifted
+from taac.ops.value_distributions import ValueDistribution, mixture
 from taac.specs import TensorSpec, check_unit_box
 
 
@@ -297,9 +297,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         critics = self.critic_step(time_step, features, *nest.flatten(tau))
         with torch.no_grad():
             value = self._target_value(critics, *nest.index((time_step.observation, tau_0, tau_1, beta), slice(1, None)))
-            expected, paid = self.price_of(beta[1:, ..., 1]), self.price_of(b[1:])
-            value = value if expected is None else shifted(value, -expected)
-            bonus = None if paid is None else -paid
+            value, _ = self.priced(value, None, beta[1:, ..., 1])
+            _, bonus = self.priced(value, None, b[1:])
 
         prediction = critics.prediction()
         return TrainInfo(

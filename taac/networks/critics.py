@@ -52,6 +52,10 @@ class CriticEnsemble(nn.Module):
             would need a distribution together.
     """
 
+    body: Any
+    last: Any
+    returns: Any
+
     def __init__(
         self,
         input_size: int,
@@ -85,8 +89,7 @@ class CriticEnsemble(nn.Module):
         last_bias_init_range = bias_range if last_bias_init_range is None else last_bias_init_range
         self.networks_each = 1 if share_hidden_layers else reward_dim or 1  # networks per critic
         networks = num_critics * self.networks_each
-        made: Any = body and body(input_size, networks)
-        self.body = made
+        self.body = body and body(input_size, networks)
         self.hidden = nn.ModuleList(
             EnsembleLinear(networks, fan_in, fan_out, bias_range=bias_range)
             for fan_in, fan_out in (() if body else itertools.pairwise(sizes))
@@ -94,13 +97,13 @@ class CriticEnsemble(nn.Module):
         predicted = reward_dim if returns is None else int(returns.size)  # type: ignore[arg-type]
         self.output_shape = tuple(size for size in (num_choices, predicted) if size is not None)
         outputs_each = math.prod(self.output_shape) // self.networks_each
-        self.last: Any = (
+        self.last = (
             EnsembleLinear(networks, sizes[-1], outputs_each, last_init_range, last_bias_init_range)
-            if body is None else made.head(outputs_each)
+            if body is None else self.body.head(outputs_each)
         )  # fmt: skip
         self.num_critics, self.reward_dim = num_critics, reward_dim
         if returns is not None:
-            self.returns: Any = returns
+            self.returns = returns
             self.value, self.loss, self.distribution = self.returns.value, self.returns.loss, self.returns.distribution
         self.activation = activation_module(activation)
 

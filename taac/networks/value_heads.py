@@ -10,7 +10,7 @@ import torch.nn as nn
 
 from taac.errors import TaacError
 from taac.ops import value_distributions
-from taac.ops.value_distributions import ValueDistribution
+from taac.ops.value_distributions import ValueDistribution, certain
 
 Combination = Literal["min", "mean"]
 
@@ -69,8 +69,7 @@ class CategoricalReturns(nn.Module):
             if isinstance(target, ValueDistribution):
                 probs = value_distributions.project(target, self.support)
             elif self.sigma == 0:
-                point = target.unsqueeze(-1)
-                probs = value_distributions.project(ValueDistribution(point, torch.ones_like(point)), self.support)
+                probs = value_distributions.project(certain(target), self.support)
             else:
                 probs = value_distributions.spread(target, self.support, self.sigma * self.distance)
         return value_distributions.cross_entropy(logits, probs).sum(0)
@@ -112,6 +111,5 @@ class QuantileReturns(nn.Module):
 
     def loss(self, quantiles: torch.Tensor, target: torch.Tensor | ValueDistribution) -> torch.Tensor:
         """Returns the loss `[T, B]` of quantiles `[N, T, B, K]` against targets `[T, B]`, or `[T, B, M]`; summed over N."""
-        if not isinstance(target, ValueDistribution):
-            target = ValueDistribution(target.unsqueeze(-1), torch.ones_like(target).unsqueeze(-1))
-        return value_distributions.quantile_huber(quantiles, target).sum(0)
+        given = target if isinstance(target, ValueDistribution) else certain(target)
+        return value_distributions.quantile_huber(quantiles, given).sum(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch.nn import functional
@@ -20,19 +20,25 @@ class ValueDistribution(NamedTuple):
         """Returns the means `[...]`."""
         return (self.points * self.probs).sum(-1)
 
-    def shifted(self, by: torch.Tensor) -> ValueDistribution:
-        """Returns the distributions of values to which `by` `[...]` is added."""
-        return self._replace(points=self.points + by.unsqueeze(-1))
-
     def pad_front(self) -> ValueDistribution:
         """Puts a frame before frames `[T-1, ...]`, whose distribution is never read."""
         points = self.points if self.points.dim() == 1 else torch.cat([self.points[:1], self.points])
         return ValueDistribution(points, torch.cat([self.probs[:1], self.probs]))
 
 
-def shifted(value: torch.Tensor | ValueDistribution, by: torch.Tensor) -> torch.Tensor | ValueDistribution:
+Value = TypeVar("Value", torch.Tensor, ValueDistribution, torch.Tensor | ValueDistribution)
+
+
+def certain(value: torch.Tensor) -> ValueDistribution:
+    """Returns values `[...]` as distributions of one point."""
+    return ValueDistribution(value.unsqueeze(-1), torch.ones_like(value).unsqueeze(-1))
+
+
+def shifted(value: Value, by: torch.Tensor) -> Value:
     """Returns values `[...]`, or their distributions, to which `by` `[...]` is added."""
-    return value.shifted(by) if isinstance(value, ValueDistribution) else value + by
+    if isinstance(value, ValueDistribution):
+        return value._replace(points=value.points + by.unsqueeze(-1))
+    return value + by
 
 
 def mean_of(value: torch.Tensor | ValueDistribution) -> torch.Tensor:
@@ -117,10 +123,10 @@ def cross_entropy(logits: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
     return -(probs * functional.log_softmax(logits, dim=-1)).sum(-1)
 
 
-def quantile_huber(quantiles: torch.Tensor, target: ValueDistribution, delta: float = 1.0) -> torch.Tensor:
+def quantile_huber(quantiles: torch.Tensor, target: ValueDistribution) -> torch.Tensor:
     """The quantile Huber loss: quantile k of K, at `tau_k = (k + 1/2) / K`, against each point of the target.
 
-    `mean_k E_y [ |tau_k - 1{y < q_k}| huber(y - q_k) / delta ]`, with `huber(u) = u^2 / 2` within +- delta, linear beyond.
+    `mean_k E_y [ |tau_k - 1{y < q_k}| huber(y - q_k) ]`, with `huber(u) = u^2 / 2` within +-1, linear beyond.
 
     Args:
         quantiles: `[N, ..., K]`.
@@ -136,6 +142,6 @@ def quantile_huber(quantiles: torch.Tensor, target: ValueDistribution, delta: fl
     points = target.points.expand_as(target.probs)
     error = points.unsqueeze(-2) - quantiles.unsqueeze(-1)  # [N, ..., K, M]
     size = error.abs()
-    huber = torch.where(size <= delta, 0.5 * error.square(), delta * (size - 0.5 * delta))
-    asymmetric = (tau.unsqueeze(-1) - (error < 0).to(huber.dtype)).abs() * huber / delta
+    huber = torch.where(size <= 1.0, 0.5 * error.square(), size - 0.5)
+    asymmetric = (tau.unsqueeze(-1) - (error < 0).to(huber.dtype)).abs() * huber
     return (asymmetric * target.probs.unsqueeze(-2)).sum(-1).mean(-1)
