@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from experiments import gpu_check
+from experiments.benchmarks import ours
 
 
 def called(monkeypatch, *args):
@@ -27,6 +30,20 @@ def test_a_part_that_fails_does_not_stop_the_next(monkeypatch, tmp_path):
     assert called(monkeypatch, "--device", "cpu", "--quick", "--parts", "tests,updates", "--out", tmp_path) == 0
     page = (tmp_path / "gpu.md").read_text(encoding="utf-8")
     assert "ZeroDivisionError" in page and page.index("ZeroDivisionError") < page.index("| a | table |")
+
+
+def test_the_limit_of_getting_ready_is_over_once_a_process_is_ready(monkeypatch):
+    trainer = SimpleNamespace(
+        collector=SimpleNamespace(env_steps=0), learn=lambda: None, agent=SimpleNamespace(device=torch.device("cpu"))
+    )
+    told, limits = [], []
+    monkeypatch.setattr(ours, "updater", lambda options: trainer)
+    monkeypatch.setattr(ours.faulthandler, "dump_traceback_later", lambda seconds, exit: limits.append(seconds))
+    monkeypatch.setattr(ours.faulthandler, "cancel_dump_traceback_later", lambda: limits.append("over"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))  # nobody asks
+    with pytest.raises(SystemExit):
+        ours.updates({"per_call": 1, "warmup": 2, "limit": 60}, lambda **content: told.append(content))
+    assert told == [{"ready": True}] and limits == [60, "over"] and trainer.collector.env_steps == 2
 
 
 @pytest.mark.slow
