@@ -215,3 +215,42 @@ class Killed(PointMass):
 
 
 gymnasium.register("taac-test/Killed-v0", Killed)
+
+
+class Reach(gymnasium.Env):
+    """A point in the plane, moved by at most 0.2 along each axis, for 15 steps: each costs 1 that does not end at the goal.
+
+    Random actions end there at 1 of 80 steps. As `episodic`, reaching the goal terminates the episode.
+    """
+
+    def __init__(self, episodic: bool = False, dense: bool = False):
+        box = gymnasium.spaces.Box(-2.0, 2.0, (2,), np.float64)
+        self.observation_space = gymnasium.spaces.Dict(observation=box, achieved_goal=box, desired_goal=box)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+        self.episodic, self.dense = episodic, dense
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        distance = np.linalg.norm(achieved_goal - desired_goal, axis=-1)
+        return -distance if self.dense else -(distance > 0.15).astype(np.float32)
+
+    def compute_terminated(self, achieved_goal, desired_goal, info):
+        return self.episodic and bool(self.compute_reward(achieved_goal, desired_goal, info) == 0)
+
+    def _observation(self):
+        return {"observation": self._at.copy(), "achieved_goal": self._at.copy(), "desired_goal": self._goal.copy()}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._at, self._goal, self._t = np.zeros(2), self.np_random.uniform(-1.0, 1.0, 2), 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self._t += 1
+        self._at = np.clip(self._at + 0.2 * action, -1.5, 1.5)
+        reward = float(self.compute_reward(self._at, self._goal, {}))
+        info = {"is_success": reward == 0}
+        over = self.compute_terminated(self._at, self._goal, info)
+        return self._observation(), reward, over, self._t >= 15, info
+
+
+gymnasium.register("taac-test/Reach-v0", Reach)

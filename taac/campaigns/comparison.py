@@ -28,7 +28,7 @@ class Comparison:
     task and method.
 
     Args:
-        methods: names of files in `gin/methods`, or .gin files; with backbones after a "+", such as "taac+flash".
+        methods: names of files in `gin/methods`, or .gin files; with files to add after a "+", such as "taac+flash".
         tasks: environment ids, names of files in `gin/tasks`, or .gin files. An environment has the settings of the task file
             that names it, or else of simple control.
         seeds, first_seed: the seeds are `first_seed`, ..., `first_seed + seeds - 1`; or `seeds` lists them.

@@ -10,12 +10,12 @@ def define_flags() -> None:
 def run() -> None:
     from taac.configuration import shipped
 
-    methods, backbones, tasks = shipped.files("methods"), shipped.files("backbones"), shipped.files("tasks")
+    methods, additions, tasks = shipped.files("methods"), shipped.additions(), shipped.files("tasks")
     print("methods, for --method:")
     for name, path in methods.items():
         print(f"  {name:<24}{shipped.about(path)}")
-    print("\nbackbones, after a method: --method taac+flash")
-    for name, path in backbones.items():
+    print("\nadded to a method: --method taac+her+flash")
+    for name, path in additions.items():
         print(f"  {name:<24}{shipped.about(path)}")
     print("\ntasks, for --task: an environment gets the settings of the file that names it")
     for name, path in tasks.items():

@@ -24,7 +24,7 @@ class RunRequest(NamedTuple):
     """
 
     task: str | None = None  # an environment id, `module:Id`, `module:Class`, a task file's name, or a .gin file
-    method: str | None = None  # a method file's name, or a .gin file; then backbones, each after a "+"
+    method: str | None = None  # a method file's name, or a .gin file; then what is added to it, each after a "+"
     gin_files: tuple[str, ...] = ()
     gin_params: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()  # NAME=VALUE
@@ -107,11 +107,11 @@ class RunRequest(NamedTuple):
 
     @property
     def method_name(self) -> str | None:
-        """The name of the method file, with its backbones, such as "taac+flash"; None without --method."""
+        """The name of the method file, with what is added to it, such as "taac+flash"; None without --method."""
         if self.method is None:
             return None
-        method, *backbones = self.method.split("+")
-        return "+".join([str(_stem(method)), *backbones])
+        method, *added = self.method.split("+")
+        return "+".join([str(_stem(method)), *added])
 
     @property
     def task_name(self) -> str | None:
@@ -135,7 +135,7 @@ def load_named(
 
     A binding in one of the given files, parameters or settings decides. Without one it is `name`, by default that of the last
     file in a folder `methods`, even if that includes a file that binds another: `methods/mine.gin` that includes
-    `gin/methods/taac.gin` is "mine". A name with backbones, "taac+flash", is kept unless parameters or settings bind another.
+    `gin/methods/taac.gin` is "mine". A name with additions, "taac+flash", is kept unless parameters or settings bind another.
     """
     loaded = reading.load(gin_files, gin_params, settings=settings)
     bound = loaded.bindings.get(_METHOD)
@@ -178,16 +178,17 @@ def note(task: str) -> str:
 
 
 def method_files(method: str) -> list[str]:
-    """Returns the gin files of a method: its own, then those of backbones. Raises TaacError if one does not exist."""
-    method, *backbones = method.split("+")
-    known = list(shipped.files("backbones"))
-    for name in backbones:
+    """Returns the gin files of a method: its own, then those added to it. Raises TaacError if one does not exist."""
+    method, *added = method.split("+")
+    known = shipped.additions()
+    for name in added:
         if name not in known:
             raise TaacError(
-                f"--method {'+'.join([method, *backbones])}: there is no backbone '{name}'{nearest(name.lower(), known) or '.'} "
+                f"--method {'+'.join([method, *added])}: there is no file '{name}' to add{nearest(name.lower(), known) or '.'} "
                 f"There are: {', '.join(known)}; a file of your own is given by --gin_file"
             )
-    return [_method_file(method), *(f"gin/backbones/{name}.gin" for name in backbones)]
+    folders = ["gin/backbones" if name in shipped.files("backbones") else "gin" for name in added]
+    return [_method_file(method), *(f"{folder}/{name}.gin" for folder, name in zip(folders, added))]
 
 
 def _method_file(method: str) -> str:

@@ -10,12 +10,19 @@ from typing import Literal
 from taac.configuration.reading import search_path
 
 DEFAULT_TASK = "default"  # whose settings environments have that no task file names
-Kind = Literal["tasks", "methods", "backbones"]
+Kind = Literal["tasks", "methods", "backbones", "."]
+_INCLUDED = ("base", "common", "taac_base")  # by method files
+
+
+@functools.cache
+def additions() -> dict[str, Path]:
+    """Returns name -> path of the files to add after a method: backbones, and those in `gin/` itself, such as `her`."""
+    return {**files("backbones"), **{name: path for name, path in files(".").items() if name not in _INCLUDED}}
 
 
 @functools.cache
 def files(kind: Kind) -> dict[str, Path]:
-    """Returns name -> path of the files in `gin/tasks`, `gin/methods` or `gin/backbones`, sorted by name."""
+    """Returns name -> path of the files in `gin/tasks`, `gin/methods`, `gin/backbones` or `gin` itself, sorted by name."""
     found = {path.stem: path for folder in reversed(search_path()) for path in (folder / "gin" / kind).glob("*.gin")}
     return dict(sorted(found.items()))
 

@@ -134,6 +134,7 @@ def create_environment(
             "durations": (1 if action_repeat_chosen else action_repeat, action_repeat),
             "max_episode_steps": single.time_limit(env),
             "duration_coordinate": env.has_wrapper_attr("duration_coordinate") and env.get_wrapper_attr("duration_coordinate"),
+            "goal_functions": single.goal_functions(env),
         }  # fmt: skip
 
     if elsewhere or not asynchronous:

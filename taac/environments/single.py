@@ -194,6 +194,18 @@ def reward_dim(env: gymnasium.Env) -> int | None:
     return int(shape[0])
 
 
+def goal_functions(env: gymnasium.Env) -> dict[str, Callable[..., Any]]:
+    """Returns an environment's functions of achieved and desired goals: `compute_reward`, and perhaps `compute_terminated`.
+
+    Empty if its observations are no Dict with both goals, or it has no `compute_reward`.
+    """
+    space = env.observation_space
+    if not isinstance(space, spaces.Dict) or not {"achieved_goal", "desired_goal"} <= set(space) or reward_dim(env):
+        return {}
+    names = ("compute_reward", "compute_terminated") if env.has_wrapper_attr("compute_reward") else ()
+    return {name: env.get_wrapper_attr(name) for name in names if env.has_wrapper_attr(name)}
+
+
 def make_seeded(number: tuple[int, int], remake: bool, *args: Any, own_process: bool = False) -> gymnasium.Env:
     """Creates `make_single(*args)` inside `SeededEpisodes`. Refuses an environment without a space."""
     env = SeededEpisodes(functools.partial(make_single, *args), number, remake, own_process)

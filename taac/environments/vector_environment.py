@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -41,6 +41,7 @@ class VectorEnvironment:
         observation_space, action_space: Gymnasium's spaces of one environment.
         durations: the least and the greatest number of environment steps of an action, unless the episode ends first.
         duration_coordinate: whether the last number of an action says only how long it lasts; see `DurationCoordinate`.
+        goal_functions: `compute_reward` and perhaps `compute_terminated` by name, of an environment with goals; else empty.
         repeat_gamma: the discount of a step inside a repeated action; `discount` is `repeat_gamma^(k-1)` after k steps.
         raw_reward: `[B]` or `[B, D]`, the undiscounted sum of the rewards of the environment steps in the last `step`.
         arrays: the last time step as numpy arrays, which share the memory of its tensors.
@@ -70,6 +71,7 @@ class VectorEnvironment:
         max_episode_steps: int | None = None,
         repeat_gamma: float = 1.0,
         duration_coordinate: bool = False,
+        goal_functions: Mapping[str, Callable[..., Any]] | None = None,
     ):
         mode = env.metadata.get("autoreset_mode")
         if mode != AutoresetMode.NEXT_STEP:
@@ -83,6 +85,7 @@ class VectorEnvironment:
         self.action_spec, self._to_env_action = spaces.action_adapter(self.action_space)
         self.reward_dim, self.recorded = reward_dim, recorded
         self.durations, self.repeat_gamma, self.duration_coordinate = durations, repeat_gamma, duration_coordinate
+        self.goal_functions = dict(goal_functions or {})
         self._reward_shape = (self.num_envs,) if reward_dim is None else (self.num_envs, reward_dim)
         self._checks = StepChecks(self)
         self._done = np.zeros(self.num_envs, dtype=bool)

@@ -29,6 +29,20 @@ class SuccessEndsEpisode(gymnasium.Wrapper):
         success = bool(info["is_success"])
         return observation, float(success), terminated or success, truncated, info
 
+    def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> np.ndarray:
+        """Returns 1 where the goal is reached, else 0, `[N]`: an inner reward of 0 instead of -1, as in Gymnasium-Robotics."""
+        inner = np.asarray(self.env.get_wrapper_attr("compute_reward")(achieved_goal, desired_goal, info))
+        if not np.isin(inner, (-1.0, 0.0)).all():
+            raise TaacError(
+                "SuccessEndsEpisode: hindsight needs an inner compute_reward of -1, or 0 on success, got "
+                f"{inner[~np.isin(inner, (-1.0, 0.0))].flat[0]:g}; make the environment with a sparse reward"
+            )
+        return (inner == 0).astype(np.float32)
+
+    def compute_terminated(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> np.ndarray:
+        """Returns whether the goal is reached, `[N]`."""
+        return self.compute_reward(achieved_goal, desired_goal, info) == 1
+
 
 @gin.configurable
 class SplitReward(gymnasium.Wrapper):

@@ -85,7 +85,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         items = self._draw_items(batch_size, self._starts(length))
         environment = torch.div(items, self.length, rounding_mode="floor")
         start = (items - environment * self.length - self.next + self.size) % self.length
-        return Batch(self._segments(environment, start, length), self.importance_weights(items, progress), items)
+        experience, weights = self._segments(environment, start, length), self.importance_weights(items, progress)
+        return Batch(experience, weights, items, environment, self.added - self.size + start)
 
     def blank(self, batch_size: int, length: int) -> Batch:
         return super().blank(batch_size, length)._replace(weights=torch.ones(batch_size, device=self.device))

@@ -12,16 +12,19 @@ from taac import nest
 from taac.data_structures import FIRST, LAST, Experience, Nest
 from taac.errors import TaacError
 from taac.machine.memory import available_bytes, readable_bytes
+from taac.replay.episode_index import EpisodeIndex
 
 REDRAWS = 4  # of segments without a frame to learn from; once on a GPU, where each costs six operations, needed or not
 
 
 class Batch(NamedTuple):
-    """Segments to learn from, how much each counts, and where the replay keeps their priorities."""
+    """Segments to learn from, how much each counts, and where the replay keeps them and their priorities."""
 
     experience: Experience  # leaves [T, B', ...]
     weights: torch.Tensor | None  # [B'], importance weights; None: all segments count alike
     indices: torch.Tensor | None  # [n], of the last n segments, those with priorities; None: none has one
+    environment: torch.Tensor | None = None  # [B'], the environment of each segment; None: unknown
+    first: torch.Tensor | None = None  # [B'], its first frame, counted from the first that was ever added
 
 
 class Replay(Protocol):
@@ -91,6 +94,7 @@ class ReplayBuffer:
         self.frame_bytes = required_bytes(experience_spec, num_envs, 1)
         self._hold(nest.map_structure(lambda s: s.zeros(0, num_envs, device=self.device), experience_spec))
         self._strata: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # for the last batch size
+        self._episodes: EpisodeIndex | None = None  # until somebody asks
         self.added = 0
 
     def _hold(self, storage: Nest) -> None:
@@ -181,15 +185,18 @@ class ReplayBuffer:
         Raises:
             TaacError: fewer than `length` frames are stored.
         """
+        return self._uniform(batch_size, length).experience
+
+    def sample_batch(self, batch_size: int, length: int, progress: float = 0.0) -> Batch:
+        """Returns `sample` as a batch without weights; see `Replay`."""
+        return self._uniform(batch_size, length)
+
+    def _uniform(self, batch_size: int, length: int) -> Batch:
         starts = self._starts(length)
         environment, start = self._draw(batch_size, starts)
         if length == self.burn_in + 2 and not self.learns_on_last_frame:
             start = self._where_actions_are(environment, start, starts)
-        return self._segments(environment, start, length)
-
-    def sample_batch(self, batch_size: int, length: int, progress: float = 0.0) -> Batch:
-        """Returns `sample` as a batch without weights; see `Replay`."""
-        return Batch(self.sample(batch_size, length), None, None)
+        return Batch(self._segments(environment, start, length), None, None, environment, self.added - self.size + start)
 
     def blank(self, batch_size: int, length: int) -> Batch:
         """Returns a batch like those of `sample_batch`, of zeros. It draws no random numbers and needs no stored frames."""
@@ -213,6 +220,21 @@ class ReplayBuffer:
         if (step_type[1:length] == LAST).any():  # of a demonstration; the running episode began in frames that were not saved
             return None
         return self._segments(firsts.new_tensor([environment]), firsts.new_tensor([self.size - length]), length)
+
+    def episode_bounds(self, environment: torch.Tensor, frame: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the first and last stored frames `[B']` of the episodes that have these stored frames, such as `Batch.first`.
+
+        A running episode's last frame is its newest. Frames are counted from the first that was ever added.
+        """
+        if self._episodes is None:
+            self._episodes = EpisodeIndex(self.num_envs, self.length, self.device)
+        self._episodes.update(self._storage.time_step.step_type, self.added)
+        first, last = self._episodes.bounds(environment, frame)
+        return first.clamp_(min=self.added - self.size), last
+
+    def read(self, environment: torch.Tensor, frame: torch.Tensor) -> Experience:
+        """Returns stored frames of the environments `[B']`, leaves `[B', ...]`."""
+        return nest.map_structure(lambda leaf: leaf[frame % self.length, environment], self._storage)
 
     def _starts(self, length: int) -> int:
         """Number of frames of each environment at which a segment can start."""

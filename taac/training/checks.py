@@ -17,9 +17,9 @@ from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError, refuse_below
 from taac.learning.learner import Learner
 from taac.machine.ranks import ALONE, Ranks
-from taac.networks import RecurrentEncoder
+from taac.networks import RecurrentEncoder, RewardNormalizer
 from taac.ops.schedules import Schedule, bounds
-from taac.replay import ReplayBuffer
+from taac.replay import HindsightReplayBuffer, ReplayBuffer
 from taac.runs import layout
 from taac.training.reporting import Monitor
 
@@ -76,6 +76,29 @@ def check_decision_price(algorithm: Algorithm, environment: VectorEnvironment) -
             "MixedSacAlgorithm.decision_price prices decisions whose durations are chosen, but every action lasts 1 step here: "
             "use the method sac_krep with an action_repeat above 1, or remove the price"
         )
+
+
+def check_hindsight(
+    replay_buffer: ReplayBuffer, environment: VectorEnvironment, agent: Agent, demonstrations_ctor: Callable[..., object] | None
+) -> None:
+    """Refuses hindsight for what would not learn from the rewards of other goals, or not from theirs alone."""
+    if not isinstance(replay_buffer, HindsightReplayBuffer):
+        return
+    if environment.durations != (1, 1):
+        raise TaacError(
+            f"HindsightReplayBuffer: an action lasts up to {environment.durations[1]} environment steps, whose rewards are "
+            "summed up, and only the last goal achieved there is stored. Use a method whose actions last one step, such as TAAC, "
+            "with create_environment.action_repeat = 1"
+        )
+    if agent.agents is not None:
+        raise TaacError("HindsightReplayBuffer: agents that share a policy have no goals of their own; use @ReplayBuffer")
+    if isinstance(agent.reward_normalizer, RewardNormalizer):
+        raise TaacError(
+            "create_agent.normalize_rewards = True takes its statistics from sampled rewards, which hindsight changes: bind "
+            "False, or 'scale', which takes them from rollouts"
+        )
+    if demonstrations_ctor is SqilReplay:
+        raise TaacError("SqilReplay sets all rewards itself, so HindsightReplayBuffer has no effect: use @ReplayBuffer")
 
 
 def check_evaluation_wrappers(evaluation: VectorEnvironment, training: VectorEnvironment) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -170,7 +171,8 @@ def create_experiment(
     """Builds a trainer, ready to train, from the gin bindings.
 
     Args:
-        trainer_ctor, learner_ctor, replay_buffer_ctor: constructors of the parts.
+        trainer_ctor, learner_ctor, replay_buffer_ctor: constructors of the parts. A buffer with arguments `compute_reward` or
+            `compute_terminated` is given these functions of an environment with goals.
         replay_device: where frames are stored: "cpu", or None for the agent's device.
         demonstrations: a file of `taac play --record_demonstrations`, or a Minari dataset as "minari:ID".
         demonstrations_ctor: called with the replay buffer and the demonstrations' frames; returns what batches are sampled
@@ -220,9 +222,12 @@ def create_experiment(
         if several:
             check_supported(agent, demonstrations)
         burn_in, on_last = agent.algorithm.burn_in, agent.algorithm.learns_on_last_frame
+        asked = inspect.signature(replay_buffer_ctor).parameters
+        goals = {name: function for name, function in environment.goal_functions.items() if name in asked}
         replay_buffer = replay_buffer_ctor(
-            spec, environment.num_envs, device=replay_where, burn_in=burn_in, learns_on_last_frame=on_last
+            spec, environment.num_envs, device=replay_where, burn_in=burn_in, learns_on_last_frame=on_last, **goals
         )
+        checks.check_hindsight(replay_buffer, environment, agent, demonstrations_ctor if demonstrations else None)
         replay: ReplayBuffer | SqilReplay = replay_buffer
         shown: dict[str, Any] = {}  # constructors of one's own may not know demonstrations
         if demonstrations is not None:

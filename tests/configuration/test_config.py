@@ -58,6 +58,7 @@ ENVIRONMENTS = {  # the first is the default
     "terrain": ["BipedalWalker-v3", "BipedalWalkerHardcore-v3"],
     "manipulation": ["FetchReach-v4", "FetchPush-v4", "FetchSlide-v4", "FetchPickAndPlace-v4"],
     "driving": ["CarRacing-v3", "racetrack-v0"],
+    "goals": ["FetchReach-v4", "PointMaze_UMaze-v3", "PointMaze_Medium-v3"],
 }
 
 

@@ -178,12 +178,13 @@ def test_backbones_come_after_the_method_and_are_part_of_its_name(tmp_path):
     found = values(asked.load())
     assert found["create_experiment.method"] == asked.method_name == "taac+flash_small+held_noise"
     assert found["ActorCriticAlgorithm.policy_delay"] == 2 and found["batch_size"] == 64  # the command line wins
+    assert RunRequest("Pendulum-v1", "taac+her").files()[1:] == [METHOD, "gin/her.gin"]
     file = tmp_path / "mine.gin"
     file.write_text(f"include '{METHOD}'\ncreate_experiment.method = 'own'\n")
     assert values(RunRequest("Pendulum-v1", f"{file}+tqc").load())["create_experiment.method"] == "mine+tqc"
     named = RunRequest("Pendulum-v1", "sac+tqc", gin_params=("create_experiment.method = 'x'",))
     assert values(named.load())["create_experiment.method"] == "x"
-    with pytest.raises(TaacError, match=r"there is no backbone 'flsh'; did you mean 'flash'.*There are: categorical, "):
+    with pytest.raises(TaacError, match=r"there is no file 'flsh' to add; did you mean 'flash'.*There are: categorical, "):
         RunRequest("Pendulum-v1", "taac+flsh").load()
     with pytest.raises(TaacError, match="there is no method 'tac'"):
         RunRequest("Pendulum-v1", "tac+flash").load()
@@ -228,8 +229,8 @@ def test_a_default_task_keeps_its_environment():
 
 def test_shipped_files_introduce_themselves():
     assert {"sac", "taac", "sdar"} <= set(shipped.files("methods")) and "driving" in shipped.files("tasks")
-    for kind in ("methods", "tasks", "backbones"):
-        for path in shipped.files(kind).values():
+    for files in (shipped.files("methods"), shipped.files("tasks"), shipped.additions()):
+        for path in files.values():
             assert shipped.about(path).endswith("."), f"{path}: the first line is a sentence, which `taac list` prints"
 
 
@@ -238,7 +239,7 @@ def test_every_task_file_names_its_environment_and_no_two_name_the_same():
     assert len(named) == len(set(named)) > 15
     unnamed = {"sac_reference", shipped.DEFAULT_TASK}  # whose settings are asked for, or are those of all others
     assert all(shipped.environments(task) == () for task in unnamed)
-    for task in {*shipped.files("tasks")} - unnamed:
+    for task in {*shipped.files("tasks")} - unnamed - {"goals"}:  # whose default has the paper's settings by its name
         default = values(configuration.load([f"gin/tasks/{task}.gin"]))["create_environment.env_name"]
         assert shipped.task_of(default) == task
 

@@ -68,7 +68,7 @@ def test_equal_priorities_are_uniform_replay(options, batch):
     teach(buffer, 3, lambda e, n: 0.7 if options["alpha"] else float(n))
     drawn = []
     for _ in range(1400 // batch):
-        found, weights, _ = buffer.sample_batch(batch, 3, 0.5)
+        found, weights, _ = buffer.sample_batch(batch, 3, 0.5)[:3]
         drawn += items(found)
         assert weights.dtype == torch.float32 and weights.tolist() == [1.0] * batch
     uniform = {(e, n): 1 / 14 for e in range(2) for n in range(4, 11)}
@@ -115,7 +115,7 @@ def test_weights_by_hand():
     """P = 1/8, 2/8, 5/8 of N = 3 segments: (N P)^-1 = 8/3, 4/3, 8/15; over the greatest: 1, 1/2, 1/5."""
     buffer = filled(1, 4, 4, alpha=1.0, beta=0.0, epsilon=0.5)
     teach(buffer, 2, lambda e, n: [0.5, 1.5, 4.5][n])
-    found, _, indices = buffer.sample_batch(64, 2)
+    found, _, indices = buffer.sample_batch(64, 2)[:3]
     numbers = [n for _, n in items(found)]
     assert set(numbers) == {0, 1, 2}
     table = torch.tensor([1.0, 1 / 2, 1 / 5])
@@ -126,7 +126,7 @@ def test_weights_by_hand():
         torch.testing.assert_close(buffer.importance_weights(indices, progress), table[numbers] ** power)
     # The greatest weight is that of the batch.
     while 0 in numbers:
-        found, weights, _ = buffer.sample_batch(3, 2, 1.0)
+        found, weights, _ = buffer.sample_batch(3, 2, 1.0)[:3]
         numbers = [n for _, n in items(found)]
     torch.testing.assert_close(weights, table[numbers] * (2 if 1 in numbers else 5))
 
@@ -180,7 +180,7 @@ def test_segments_that_begin_at_last_are_never_drawn():
     buffer = filled(1, 12, 12, alpha=1.0, beta=1.0, epsilon=0.25)
     assert {n for _, n in items(buffer.sample_batch(200, 2).experience)} == {0, 1, 2, 3, 5, 6, 7, 8, 10}
     teach(buffer, 2, lambda e, n: 0.25 if n == 0 else 0.75)  # masses 0.5 and eight times 1
-    found, weights, _ = buffer.sample_batch(850, 2, 1.0)
+    found, weights, _ = buffer.sample_batch(850, 2, 1.0)[:3]
     numbers = [n for _, n in items(found)]
     assert numbers.count(0) == pytest.approx(50, abs=1), "1/17 of all"
     expected = [1.0 if n == 0 else 0.5 for n in numbers]

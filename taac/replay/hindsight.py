@@ -1,0 +1,170 @@
+"""Hindsight experience replay: segments whose goal is one that was achieved later, with the rewards that it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import gin
+import numpy as np
+import torch
+
+from taac.data_structures import FIRST, LAST, Nest, TimeStep
+from taac.errors import TaacError
+from taac.replay.replay_buffer import Batch, ReplayBuffer
+
+Strategy = Literal["future", "final", "episode"]
+GoalFunction = Callable[[np.ndarray, np.ndarray, Any], Any]  # of achieved and desired goals [N, G], and N infos
+
+CHECKED = 10  # batches whose stored rewards are compared with `compute_reward`
+_DIFFER = 0.01  # of their frames may: goals are stored in float32, so one may be on the other side of a threshold
+
+
+@gin.configurable(denylist=["compute_reward", "compute_terminated"])
+class HindsightReplayBuffer(ReplayBuffer):
+    """Samples segments like `ReplayBuffer`, and gives some of them a goal that their episode achieved later.
+
+    With `probability`, one goal is drawn for a segment that begins at frame t of an episode whose last stored frame is T:
+
+    - "future": the goal achieved at a frame uniform in t+1..T;
+    - "final": the goal achieved at T;
+    - "episode": the goal achieved at a frame uniform among the episode's stored frames, without its FIRST.
+
+    At every frame of the segment in this episode, `desired_goal` becomes this goal, and the reward on arrival becomes
+    `compute_reward(achieved_goal, goal)`. Actions, trajectories and decisions stay: they are what was executed. So TAAC's
+    compare-through return, which asks whether the present policy would repeat *under the new goal*, still ends where behaviour
+    and policy part, and is the return of the present policy. Plain n-step returns are not corrected and become biased (Yang et
+    al., MHER, arXiv:2102.12962). In a stochastic environment a goal is chosen knowing what happened by chance, so
+    returns under it are too high, and the more so the longer the segment; see `max_steps`.
+
+    Where the environment has `compute_terminated`, a frame that reaches the new goal ends the episode: its discount is 0, and
+    later frames of the segment are not learnt from. An end by the old goal becomes a truncation. Other ends stay.
+
+    Args:
+        experience_spec, num_envs: as in `ReplayBuffer`.
+        compute_reward: the environment's function of goals `[N, G]`, `[N, G]` and N empty infos; returns rewards `[N]`.
+        compute_terminated: the environment's function of the same arguments; returns whether they end an episode, `[N]`. One
+            that knows no batches is called row by row, which is slow. None: goals end no episode.
+        strategy: how a goal is drawn.
+        probability: of a new goal, for each segment; in [0, 1]. With 0, batches are those of `ReplayBuffer` to the bit.
+        max_steps: truncates a segment that has a new goal this many frames after its first; None does not.
+        buffer_arguments: the other arguments of `ReplayBuffer`; gin binds them there.
+
+    Raises:
+        TaacError: the environment has no goals, or a vector reward; a setting out of range; also as in `ReplayBuffer`.
+
+    Source: Andrychowicz et al., Hindsight experience replay (NeurIPS 2017, arXiv:1707.01495), section 3.3 and 4.5.
+    """
+
+    def __init__(
+        self,
+        experience_spec: Nest,
+        num_envs: int,
+        compute_reward: GoalFunction | None = None,
+        compute_terminated: GoalFunction | None = None,
+        strategy: Strategy = "future",
+        probability: float = 0.8,
+        max_steps: int | None = None,
+        **buffer_arguments: Any,
+    ):
+        if compute_reward is None:
+            raise TaacError(
+                "HindsightReplayBuffer needs an environment with goals: its observation space is a Dict with achieved_goal and "
+                "desired_goal, and it has compute_reward(achieved_goal, desired_goal, info), as in Gymnasium-Robotics. Use "
+                "another task, or @ReplayBuffer"
+            )
+        if strategy not in get_args(Strategy):
+            raise TaacError(f"HindsightReplayBuffer.strategy must be one of {', '.join(get_args(Strategy))}, got '{strategy}'")
+        if not 0 <= probability <= 1:
+            raise TaacError(f"HindsightReplayBuffer.probability must be in [0, 1], got {probability}")
+        if max_steps is not None and max_steps < 1:
+            raise TaacError(f"HindsightReplayBuffer.max_steps must be 1 or more, or None, got {max_steps}")
+        super().__init__(experience_spec, num_envs, **buffer_arguments)
+        self._compute_reward, self._compute_terminated = compute_reward, compute_terminated
+        self.strategy, self.probability, self.max_steps = strategy, probability, max_steps
+        self._to_check = CHECKED
+
+    def sample_batch(self, batch_size: int, length: int, progress: float = 0.0) -> Batch:
+        batch = super().sample_batch(batch_size, length, progress)
+        if not self.probability:
+            return batch
+        assert batch.environment is not None and batch.first is not None
+        environment, first = batch.environment, batch.first
+        begin, end = self.episode_bounds(environment, first)
+        drawn = (torch.rand(batch_size, device=self.device) < self.probability) & (first < end)
+        frame = first + torch.arange(length, device=self.device).unsqueeze(1)  # [T, B']
+        time_step = batch.experience.time_step
+        if self._to_check:
+            self._to_check -= 1
+            self._check(time_step, (frame <= end) & (time_step.step_type != FIRST))
+        goal = self.read(environment, self._achieved_at(begin, first, end)).time_step.observation["achieved_goal"]  # [B', G]
+        return batch._replace(
+            experience=batch.experience._replace(
+                time_step=self._relabelled(time_step, goal, drawn & (frame <= end), frame > first)
+            )
+        )
+
+    def _achieved_at(self, begin: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+        """Draws the frames `[B']` at which the new goals were achieved."""
+        if self.strategy == "final":
+            return end
+        least = (first if self.strategy == "future" else begin) + 1
+        uniform = torch.rand(end.shape, device=self.device, dtype=torch.float64)
+        return torch.minimum(least + (uniform * (end - least + 1)).long(), end)
+
+    def _relabelled(self, time_step: TimeStep, goal: torch.Tensor, new: torch.Tensor, later: torch.Tensor) -> TimeStep:
+        """Returns the frames `[T, B']` with the goal `[B', G]` where it is `new`. `later`: all but the first of each segment."""
+        observation, step_type = dict(time_step.observation), time_step.step_type
+        achieved, old_goal = observation["achieved_goal"], observation["desired_goal"]
+        observation["desired_goal"] = desired = torch.where(new.unsqueeze(-1), goal, old_goal)
+        arrives = new & (step_type != FIRST)
+        reward, discount = time_step.reward.clone(), time_step.discount
+        reward[arrives] = self._rewards(achieved[arrives], desired[arrives])
+        if self._compute_terminated is not None:
+            arrives = arrives & later
+            before, now = torch.zeros_like(arrives), torch.zeros_like(arrives)
+            before[arrives] = self._terminates(achieved[arrives], old_goal[arrives])
+            now[arrives] = self._terminates(achieved[arrives], desired[arrives])
+            discount = torch.where(before, 1.0, discount).masked_fill(now, 0.0)
+            step_type = torch.where(new & now.cummax(0).values, LAST, step_type)
+        if self.max_steps is not None:
+            step_type = step_type.clone()
+            step_type[self.max_steps :][new[self.max_steps :]] = LAST
+        return time_step._replace(step_type=step_type, reward=reward, discount=discount, observation=observation)
+
+    def _rewards(self, achieved: torch.Tensor, desired: torch.Tensor) -> torch.Tensor:
+        """Returns the rewards `[N]` of goals `[N, G]`."""
+        given = self._compute_reward(achieved.cpu().numpy(), desired.cpu().numpy(), [{}] * len(achieved))
+        rewards = np.asarray(given, np.float32)
+        if rewards.shape != (len(achieved),):
+            raise TaacError(
+                f"compute_reward returned shape {list(rewards.shape)} for {len(achieved)} goals, expected [{len(achieved)}]: "
+                "HindsightReplayBuffer calls it with batches. Compute with axis=-1 there"
+            )
+        return torch.from_numpy(rewards).to(self.device)
+
+    def _terminates(self, achieved: torch.Tensor, desired: torch.Tensor) -> torch.Tensor:
+        """Returns whether goals `[N, G]` end an episode, `[N]`."""
+        assert self._compute_terminated is not None
+        goals = achieved.cpu().numpy(), desired.cpu().numpy()
+        try:
+            given = np.asarray(self._compute_terminated(*goals, [{}] * len(achieved)))
+        except (TypeError, ValueError):  # such as bool() of an array
+            given = np.empty(())
+        if given.shape != (len(achieved),):
+            given = np.array([bool(self._compute_terminated(*row, {})) for row in zip(*goals)], dtype=bool)
+        return torch.from_numpy(given.astype(bool)).to(self.device)
+
+    def _check(self, time_step: TimeStep, arrives: torch.Tensor) -> None:
+        """Refuses a `compute_reward` that gives other rewards than the environment did at those frames `[T, B']` that arrive."""
+        seen: Any = time_step.observation
+        given = time_step.reward[arrives]
+        computed = self._rewards(seen["achieved_goal"][arrives], seen["desired_goal"][arrives])
+        differs = ~torch.isclose(given, computed, rtol=1e-3, atol=1e-4)
+        if int(differs.sum()) > _DIFFER * len(given):
+            at = int(differs.nonzero()[0])
+            raise TaacError(
+                f"compute_reward gives {computed[at]:g} where the environment gave the reward {given[at]:g}, as at "
+                f"{int(differs.sum())} of {len(given)} sampled frames, so hindsight would mix two tasks. A wrapper that changes "
+                "rewards or goals must define compute_reward, too; one that needs the info cannot be used"
+            )

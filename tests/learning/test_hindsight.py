@@ -1,0 +1,91 @@
+"""Trainings with goals chosen in hindsight."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from taac.acting.evaluation import evaluate
+from taac.acting.metrics import summarize
+from taac.errors import TaacError
+from taac.replay import HindsightReplayBuffer
+from tests.training.runs import assert_same_parameters, built, learn_until, rows, run, trained
+
+TASK = "gin/tasks/goals.gin"
+SMALL = [
+    "create_environment.env_name = 'tests.toy_tasks:taac-test/Reach-v0'", "hidden_layers = (64, 64)", "batch_size = 64",
+    "initial_collect_steps = 300", "replay_length = 5000", "gamma = 0.9", "learning_rate = 3e-3",
+]  # fmt: skip
+
+
+def make(method, *params, hindsight=True):
+    files = [TASK, f"gin/methods/{method}.gin", *(["gin/her.gin"] if hindsight else [])]
+    return built(files, [*SMALL, *params])
+
+
+OTHERS = [pytest.param(method, False, marks=pytest.mark.slow) for method in ("sac", "taac_q", "temporl", "td3", "tla")]
+
+
+@pytest.mark.parametrize("method, episodic", [("taac", True), *OTHERS])
+def test_rewards_that_chance_hardly_finds_are_learnt_in_hindsight(method, episodic):
+    """Going straight there costs 3 on average, standing still 15."""
+    env = f"create_environment.env_kwargs = {{'episodic': {episodic}}}"
+    trainer = trained(make(method, env), 900)
+    result = summarize(evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=7))
+    assert result.return_mean > -6, result
+
+
+@pytest.mark.slow
+def test_without_hindsight_they_are_not():
+    trainer = trained(make("taac", hindsight=False), 900)
+    assert summarize(evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=7)).return_mean < -9
+
+
+@pytest.mark.parametrize(
+    "method, params, said",
+    [
+        ("sac_krep", [], "lasts up to 3"),
+        ("sac", ["create_environment.action_repeat = 3"], "action_repeat = 1"),
+        ("sac", ["create_agent.normalize_rewards = True"], "rollouts"),
+        ("sac", ["create_environment.env_name = 'Pendulum-v1'"], "achieved_goal and desired_goal"),
+    ],
+)  # fmt: skip
+def test_what_would_not_learn_from_other_goals_is_refused(method, params, said):
+    with pytest.raises(TaacError, match=said):
+        make(method, *params)
+
+
+def test_processes_of_their_own_leave_the_reward_function_here():
+    trainer = make("taac", "create_environment.asynchronous = True", "num_envs = 2")
+    try:
+        learn_until(trainer, 3)
+        assert isinstance(trainer.replay_buffer, HindsightReplayBuffer)
+    finally:
+        trainer.close()
+
+
+def test_success_may_end_episodes_that_the_environment_does_not_end():
+    """`SuccessEndsEpisode` turns -1 and 0 into 0 and an end with 1, for new goals, too."""
+    trainer = make("sac", "create_environment.wrappers = (@SuccessEndsEpisode,)")
+    try:
+        functions = trainer.collector.environment.goal_functions
+        goals = np.array([[0.0, 0.0], [1.0, 0.0]]), np.zeros((2, 2))
+        assert functions["compute_reward"](*goals, [{}] * 2).tolist() == [1, 0]
+        assert functions["compute_terminated"](*goals, [{}] * 2).tolist() == [True, False]
+        learn_until(trainer, 20)
+    finally:
+        trainer.close()
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
+    hindsight = [
+        "create_environment.env_name = 'tests.toy_tasks:taac-test/Reach-v0'", "create_agent.normalize_rewards = False",
+        "create_experiment.replay_buffer_ctor = @HindsightReplayBuffer", "reward_clip = None",
+        "Intervals.checkpoint_interval = 100",
+    ]  # fmt: skip
+    whole = run(tmp_path / "whole", *hindsight)
+    run(tmp_path / "killed", *hindsight, until=450)
+    resumed = run(tmp_path / "killed", *hindsight)
+    assert_same_parameters(whole, resumed)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "killed")

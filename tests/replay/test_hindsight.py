@@ -1,0 +1,319 @@
+"""Goals chosen in hindsight, against a slow reference that looks at one frame at a time."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from taac import nest
+from taac.data_structures import Experience, StepType, TimeStep
+from taac.errors import TaacError
+from taac.ops.value_ops import compare_through_return
+from taac.replay import HindsightReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from taac.replay.episode_index import EpisodeIndex
+from taac.specs import TensorSpec
+from tests.replay.saved import held, restore
+
+FIRST, MID, LAST = (int(kind) for kind in StepType)
+SPEC = Experience(
+    TimeStep(
+        TensorSpec((), torch.uint8), TensorSpec(()), TensorSpec(()),
+        {"observation": TensorSpec((2,)), "achieved_goal": TensorSpec((1,)), "desired_goal": TensorSpec((1,))},
+        TensorSpec((1,)), TensorSpec((), torch.int16),
+    ),
+    {"b": TensorSpec((), torch.bool)},
+)  # fmt: skip
+
+
+def reward_of(achieved, desired, info):
+    """-1, or 0 where the goal is reached. All goals here are whole numbers."""
+    assert achieved.shape == desired.shape and len(info) == len(achieved)
+    return -(np.abs(achieved - desired)[..., 0] > 0.5).astype(np.float32)
+
+
+def reached(achieved, desired, info):
+    return reward_of(achieved, desired, info) == 0
+
+
+def buffer(num_envs=1, length=200, ctor=HindsightReplayBuffer, **more):
+    given = {} if ctor is not HindsightReplayBuffer else {"compute_reward": reward_of}
+    return ctor(SPEC, num_envs, length=length, **{**given, **more})
+
+
+def frame(kinds, numbers, goals, discount=1.0, achieved=None):
+    """Frames `[B]` of these kinds; the observation holds environment and number, the goal achieved is the number by default."""
+    count = len(kinds)
+    kind, number = torch.tensor(kinds, dtype=torch.uint8), torch.tensor(numbers, dtype=torch.float32)
+    got = number if achieved is None else torch.tensor(achieved, dtype=torch.float32)
+    goal = torch.tensor(goals, dtype=torch.float32)
+    reward = torch.from_numpy(reward_of(got.numpy()[:, None], goal.numpy()[:, None], [{}] * count)) * (kind != FIRST)
+    seen = {
+        "observation": torch.stack([torch.arange(count).float(), number], -1),
+        "achieved_goal": got.unsqueeze(-1), "desired_goal": goal.unsqueeze(-1),
+    }  # fmt: skip
+    step = TimeStep(kind, reward, torch.full((count,), discount), seen, number.unsqueeze(-1) / 7, torch.ones(count).short())
+    return Experience(step, {"b": number % 2 == 0})
+
+
+def chains(into, lengths, steps, goal=-1.0):
+    """Adds `steps` frames: environment i has episodes of `lengths[i]` frames."""
+    for n in range(steps):
+        places = [n % length for length in lengths]
+        kinds = [FIRST if p == 0 else LAST if p == length - 1 else MID for p, length in zip(places, lengths)]
+        into.add(frame(kinds, [n] * len(lengths), [goal] * len(lengths)))
+    return into
+
+
+# Where episodes begin and end -------------------------------------------------------------------------------------------------
+
+
+def slow_bounds(kinds, n):
+    first = last = n
+    while first > 0 and kinds[first] != FIRST and kinds[first - 1] != LAST:
+        first -= 1
+    while last + 1 < len(kinds) and kinds[last + 1] != FIRST and kinds[last] != LAST:
+        last += 1
+    return first, last
+
+
+@settings(max_examples=60, deadline=None, database=None)
+@given(
+    st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=12), min_size=1, max_size=3),
+    st.integers(2, 30), st.integers(0, 2**16),
+)  # fmt: skip
+def test_bounds_are_those_found_by_looking(lengths, ring, seed):
+    """An episode of one frame is a LAST, as after a failure."""
+    draw = np.random.default_rng(seed)
+    each = [[k for n in of for k in ([LAST] if n == 1 else [FIRST, *[MID] * (n - 2), LAST])] for of in lengths]
+    total = min(map(len, each))
+    step_type = torch.zeros(ring, len(lengths), dtype=torch.uint8)
+    index = EpisodeIndex(len(lengths), ring, torch.device("cpu"))
+    for added in range(1, total + 1):
+        step_type[(added - 1) % ring] = torch.tensor([kinds[added - 1] for kinds in each])
+        if draw.random() < 0.5 and added < total:
+            continue  # nobody asked
+        index.update(step_type, added)
+        oldest = max(0, added - ring)
+        for e, kinds in enumerate(each):
+            frames = torch.arange(oldest, added)
+            first, last = index.bounds(torch.full_like(frames, e), frames)
+            expected = [slow_bounds(kinds[:added], n) for n in range(oldest, added)]
+            assert first.clamp(min=oldest).tolist() == [max(oldest, a) for a, _ in expected]
+            assert last.tolist() == [b for _, b in expected]
+
+
+def test_bounds_are_those_of_any_buffer():
+    replay = chains(buffer(2, 20, ReplayBuffer), [4, 7], 33)
+    first, last = replay.episode_bounds(torch.tensor([0, 0, 1, 1]), torch.tensor([13, 32, 15, 30]))
+    assert first.tolist() == [13, 32, 14, 28]  # of 12..15, the frame 12 has left the ring of 13..32
+    assert last.tolist() == [15, 32, 20, 32]
+    read = replay.read(torch.tensor([1, 0]), torch.tensor([30, 14]))
+    assert read.time_step.observation["observation"].tolist() == [[1, 30], [0, 14]]
+
+
+@pytest.mark.parametrize("ctor", [ReplayBuffer, PrioritizedReplayBuffer])
+def test_a_batch_says_where_its_segments_lie(ctor):
+    torch.manual_seed(0)
+    replay = chains(buffer(2, 20, ctor), [4, 7], 33)
+    batch = replay.sample_batch(16, 3)
+    seen = batch.experience.time_step.observation["observation"]
+    assert torch.equal(seen[0, :, 0], batch.environment.float())
+    assert torch.equal(seen[:, :, 1], batch.first + torch.arange(3.0).unsqueeze(1))
+
+
+# Relabelled segments ----------------------------------------------------------------------------------------------------------
+
+
+def test_without_new_goals_batches_are_those_of_the_plain_buffer():
+    batches = []
+    for ctor, more in (ReplayBuffer, {}), (HindsightReplayBuffer, {"probability": 0.0}):
+        replay = chains(buffer(2, 50, ctor, **more), [5, 8], 70)
+        torch.manual_seed(3)
+        batches.append(nest.flatten([replay.sample_batch(32, 4).experience for _ in range(3)]))
+    assert all(torch.equal(a, b) for a, b in zip(*batches))
+
+
+@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
+@pytest.mark.parametrize("length", [2, 4])
+def test_a_new_goal_was_achieved_in_the_episode(strategy, length):
+    torch.manual_seed(0)
+    lengths = [5, 8]
+    plain = chains(buffer(2, 50, ReplayBuffer), lengths, 71)
+    replay = chains(buffer(2, 50, strategy=strategy, probability=1.0), lengths, 71)
+    seen = {first: set() for first in range(71)}
+    for _ in range(40):
+        batch = replay.sample_batch(32, length)
+        step, info = batch.experience
+        for i, (e, first) in enumerate(zip(batch.environment.tolist(), batch.first.tolist())):
+            begin = first - first % lengths[e]
+            end = min(begin + lengths[e] - 1, 70)
+            begin = max(begin, 71 - 50)
+            goals = {"future": range(first + 1, end + 1), "final": [end], "episode": range(begin + 1, end + 1)}[strategy]
+            goal = step.observation["desired_goal"][0, i].item()
+            seen[first].add(goal) if e == 1 else None
+            assert goal in goals if first < end else goal == -1
+            for t in range(length):
+                n = first + t
+                stored = nest.index(plain.read(torch.tensor([e]), torch.tensor([n])), 0)
+                own = n <= end and first < end  # later frames are of the next episode, which keeps its goal
+                expected = 0.0 if n % lengths[e] == 0 else -float(n != goal) if own else stored.time_step.reward.item()
+                assert step.reward[t, i] == expected
+                assert step.observation["desired_goal"][t, i] == (goal if own else -1)
+                got = nest.index(step, (t, i))
+                for name in ("step_type", "discount", "prev_action", "duration"):
+                    assert torch.equal(getattr(got, name), getattr(stored.time_step, name))
+                assert torch.equal(got.observation["observation"], stored.time_step.observation["observation"])
+                assert step.observation["achieved_goal"][t, i] == n and info["b"][t, i] == (n % 2 == 0)
+    if strategy != "final":  # every goal that can be drawn is
+        assert seen[64] == {65.0, 66.0, 67.0, 68.0, 69.0, 70.0}
+
+
+def test_future_goals_are_uniform_and_as_many_as_asked_for():
+    torch.manual_seed(0)
+    replay = chains(buffer(1, 12, probability=0.8), [6], 12)
+    goals = []
+    for _ in range(300):
+        batch = replay.sample_batch(30, 2)
+        goals += batch.experience.time_step.observation["desired_goal"][0, batch.first == 0].flatten().tolist()
+    counts = np.array([goals.count(g) for g in (-1.0, 1.0, 2.0, 3.0, 4.0, 5.0)]) / len(goals)
+    assert len(goals) > 700
+    np.testing.assert_allclose(counts, [0.2, *[0.16] * 5], atol=0.05)
+
+
+def test_on_a_chain_the_return_that_always_goes_on_is_the_monte_carlo_return():
+    """From frame t to the goal at g costs 1 a step: the sum of gamma^k for k < g - t - 1, whatever the values are."""
+    torch.manual_seed(0)
+    gamma = 0.9
+    replay = chains(buffer(1, 60, compute_terminated=reached, probability=1.0), [10], 60)
+    checked = 0
+    for _ in range(20):
+        batch = replay.sample_batch(20, 10)
+        step = batch.experience.time_step
+        value = torch.full_like(step.reward, 1e6)  # wherever it is bootstrapped from, the return is wrong
+        go_on = torch.zeros_like(step.reward, dtype=torch.bool)
+        returns = compare_through_return(step.reward, value, step.step_type, gamma * step.discount, go_on)
+        for i, first in enumerate(batch.first.tolist()):
+            goal = step.observation["desired_goal"][0, i].item()
+            if goal < 0:  # the segment begins at LAST
+                continue
+            for t in range(int(goal) - first):
+                expected = -sum(gamma**k for k in range(int(goal) - first - t - 1))
+                assert returns[t, i] == pytest.approx(expected, abs=1e-5)
+                checked += 1
+    assert checked > 800
+
+
+def test_an_end_by_the_old_goal_becomes_a_truncation_and_others_stay():
+    """Frames 0 to 3: the goal 3 ended the episode. Frames 4 to 7: it failed at goal 9. Segments that begin at a FIRST."""
+    replay = buffer(1, 8, compute_terminated=reached, probability=1.0, max_steps=None)
+    for n in range(4):
+        replay.add(frame([(FIRST, MID, MID, LAST)[n]], [n], [3.0], discount=float(n != 3)))
+    for n in range(4, 8):
+        replay.add(frame([(FIRST, MID, MID, LAST)[n - 4]], [n], [9.0], discount=float(n != 7)))
+    torch.manual_seed(1)
+    seen = set()
+    for _ in range(60):
+        batch = replay.sample_batch(5, 4)
+        step = batch.experience.time_step
+        for i, first in enumerate(batch.first.tolist()):
+            if first in (0, 4):
+                goal = int(step.observation["desired_goal"][0, i])
+                seen.add(goal)
+                kinds, discounts = step.step_type[:, i].tolist(), step.discount[:, i].tolist()
+                at = goal - first
+                assert kinds == [FIRST, *[MID] * (at - 1), *[LAST] * (4 - at)]
+                # At the goal 0. The old goal's end at frame 3 is none for the new one; the failure at frame 7 is.
+                assert discounts == [0.0 if n == at or (first == 4 and n == 3) else 1.0 for n in range(4)]
+    assert seen == {1, 2, 3, 5, 6, 7}
+
+
+def test_a_goal_achieved_before_the_segments_first_step_ends_nothing_there():
+    """All frames achieve the same goal: each arrival ends the episode, and the first frame, where nothing arrives, does not."""
+    replay = buffer(1, 12, compute_terminated=reached, probability=1.0)
+    for n in range(12):
+        kind = (FIRST, MID, MID, MID, MID, LAST)[n % 6]
+        replay.add(frame([kind], [n], [5.0], achieved=[2.0]))
+    torch.manual_seed(0)
+    batch = replay.sample_batch(50, 3)
+    inside = batch.first % 6 < 4
+    step = nest.map_structure(lambda x: x[:, inside], batch.experience.time_step)
+    assert set(step.step_type[0].tolist()) == {FIRST, MID} and (step.discount[0] == 1).all()
+    assert (step.step_type[1:] == LAST).all() and (step.discount[1] == 0).all() and (step.reward[1] == 0).all()
+
+
+def test_a_function_that_knows_no_batches_says_row_by_row_what_ends():
+    calls = []
+
+    def one(achieved, desired, info):
+        calls.append(achieved.shape)
+        return bool(np.abs(achieved - desired).max() < 0.5)
+
+    batches = []
+    for function in (reached, one):
+        replay = chains(buffer(1, 60, compute_terminated=function), [7], 60)
+        torch.manual_seed(0)
+        batches.append(nest.flatten(replay.sample_batch(40, 4).experience))
+    assert all(torch.equal(a, b) for a, b in zip(*batches))
+    assert (1,) in calls
+
+
+def test_longer_segments_are_cut_where_the_goal_is_new():
+    replay = chains(buffer(1, 60, probability=0.5, max_steps=2), [20], 60)
+    torch.manual_seed(0)
+    batch = replay.sample_batch(200, 5)
+    step = batch.experience.time_step
+    inside = batch.first % 20 < 15
+    new = step.observation["desired_goal"][0, :, 0] >= 0
+    assert (step.step_type[2:, inside & new] == LAST).all() and (step.step_type[1, inside & new] == MID).all()
+    assert (step.step_type[1:, inside & ~new] == MID).all() and bool((inside & ~new).any())
+    assert (step.discount == 1).all()
+
+
+def test_a_resumed_buffer_draws_what_it_would_have_drawn():
+    replay = chains(buffer(2, 30), [4, 7], 44)
+    replay.sample_batch(4, 3)  # its index of episodes was in use
+    other = buffer(2, 30)
+    restore(other, held(replay))
+    for each in (replay, other):
+        for n in range(44, 50):
+            each.add(frame([MID, MID], [n, n], [-1.0, -1.0]))
+    batches = []
+    for each in (replay, other):
+        torch.manual_seed(0)
+        batches.append(nest.flatten([each.sample_batch(32, 4).experience for _ in range(3)]))
+    assert all(torch.equal(a, b) for a, b in zip(*batches))
+
+
+def test_uniform_samples_for_other_losses_are_as_stored():
+    replay = chains(buffer(1, 60, probability=1.0), [7], 60)
+    assert (replay.sample(50, 3).time_step.observation["desired_goal"] == -1).all()
+
+
+# Errors -----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        ({"compute_reward": None}, "achieved_goal and desired_goal"), ({"strategy": "past"}, "future, final, episode.*'past'"),
+        ({"probability": 1.5}, r"\[0, 1\].*1.5"), ({"max_steps": 0}, "1 or more.*0"), ({"length": 1}, "ReplayBuffer.length"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(more, said):
+    with pytest.raises(TaacError, match=said):
+        buffer(**more)
+
+
+def test_rewards_other_than_the_environments_are_refused():
+    replay = chains(buffer(compute_reward=lambda a, d, i: reward_of(a, d, i) + 1), [7], 60)
+    with pytest.raises(TaacError, match=r"gives 0 where the environment gave the reward -1.*wrapper"):
+        replay.sample_batch(20, 2)
+
+
+def test_a_reward_of_one_goal_at_a_time_is_refused():
+    replay = chains(buffer(compute_reward=lambda a, d, i: -1.0), [7], 60)
+    with pytest.raises(TaacError, match=r"shape \[\] for \d+ goals.*axis=-1"):
+        replay.sample_batch(20, 2)
