@@ -50,7 +50,7 @@ def summaries() -> str:
     """docs/summaries.md, from the table of tags."""
     rows = []
     for tag, meaning in TAGS.items():
-        names = [tag.format(phase=phase) for phase in PHASES] if "{phase}" in tag else [tag]
+        names = [tag.replace("{phase}", phase) for phase in PHASES] if "{phase}" in tag else [tag]
         rows.append((", ".join(f"`{name}`" for name in names), meaning))
     return _page(SUMMARIES, ("tag", "meaning"), rows)
 

@@ -435,7 +435,7 @@ def test_messages_are_those_of_the_code():
 
 def unknown_here(text: str) -> list[str]:
     """What stands in backticks in the last column of a table and is no name of this package."""
-    tags = {tag.format(phase=phase) for tag in TAGS if "{phase}" in tag for phase in PHASES} | {*TAGS}
+    tags = {tag.replace("{phase}", phase) for tag in TAGS if "{phase}" in tag for phase in PHASES} | {*TAGS}
     rows = re.findall(r"^\| .* \| ([^|]*) \|$", text, re.MULTILINE)
     named = [name for row in rows for name in INLINE.findall(row)]
     return [

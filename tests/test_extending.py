@@ -309,6 +309,7 @@ def test_methods_learn_with_critics_that_predict_a_distribution(method, own):
     assert all(math.isfinite(x) for x in summary.values()) and summary["loss/critic"] > 0
 
 
+@pytest.mark.slow
 def test_critics_that_predict_a_distribution_learn_the_value():
     """One state, reward 1 and no end: Q = 1/(1 - gamma) = 5."""
     trainer = trained(

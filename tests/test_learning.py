@@ -36,7 +36,9 @@ def countdown(method, length, truncate, one_state, *more):
     return gamma, observation, q
 
 
-METHODS = [("sac", "SacAlgorithm.entropy_in_target = False"), ("taac", "segment_length = 4")]
+METHODS = [
+    pytest.param("sac", "SacAlgorithm.entropy_in_target = False", marks=pytest.mark.slow), ("taac", "segment_length = 4"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("method, more", METHODS)
@@ -66,10 +68,12 @@ def point_mass(method, env_name, *more, updates=400):
     return trainer, evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=7)
 
 
-OTHERS = [pytest.param(method, marks=pytest.mark.slow) for method in ("td3", "temporl", "temporl_ddpg")]
+OTHERS = [
+    pytest.param(method, marks=pytest.mark.slow) for method in ("sac_krep", "sdar", "tla", "td3", "temporl", "temporl_ddpg")
+]
 
 
-@pytest.mark.parametrize("method", ["sac", "sac_krep", "sdar", "taac_q", "tla", *OTHERS])
+@pytest.mark.parametrize("method", ["sac", "taac_q", *OTHERS])
 def test_learns_to_drive_a_point_to_the_origin(method):
     """Standing still returns about -25, a random walk less; the best is about -4: straight to 0, and stay."""
     prices = ["TlaAlgorithm.decision_price = 0.02", "TlaAlgorithm.jerk_price = 0.02"] if method == "tla" else []
@@ -101,7 +105,8 @@ def test_pink_noise_finds_what_is_far_away_and_it_is_learnt(method):
     "method, bound",
     [
         pytest.param("taac", "TaacAlgorithm.decision_price = 0.1", marks=pytest.mark.slow),
-        ("taac", "TaacAlgorithm.target_decision_rate = 0.2"), ("temporl", "TempoRLAlgorithm.decision_price = 0.3"),
+        ("taac", "TaacAlgorithm.target_decision_rate = 0.2"),
+        pytest.param("temporl", "TempoRLAlgorithm.decision_price = 0.3", marks=pytest.mark.slow),
         pytest.param("sdar", "SdarAlgorithm.decision_price = 0.3", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
@@ -112,6 +117,7 @@ def test_decisions_that_cost_something_are_rare(method, bound):
     assert result.return_mean > -6.5 and result.decisions < 14, result
 
 
+@pytest.mark.slow
 def test_durations_are_longer_at_a_price():
     """Of up to 3 steps, so that 10 decisions are the least of an episode of 30."""
     found = {}

@@ -64,7 +64,7 @@ class Collector(Collecting):
         step = self.rollout.step(self.agent.random_step if self.env_steps < self._uniform_steps else self.explore)
         stored = step.arrays if self._replay.device.type == "cpu" else step.time_step
         self._replay.add(Experience(stored, step.alg_step.info))
-        ended = self._recorder.add(step.arrays, step.alg_step, step.raw_reward, step.duration)
+        ended = self._recorder.add(step.arrays, step.alg_step, step.raw_reward, step.duration, step.episode_info)
         self.env_steps += self._recorder.steps
         self.decisions += self._recorder.decisions
         self._add_ended(ended)
@@ -146,7 +146,8 @@ class Collector(Collecting):
         self.rollout.reset(self._environment_seed())
         self._truncated = False
         self._explorer_state = None
-        self._recorder = EpisodeRecorder(self.environment.num_envs, self.environment.duration_coordinate)
+        environment = self.environment
+        self._recorder = EpisodeRecorder(environment.num_envs, environment.duration_coordinate, environment.info)
         self._actions = ActionLog(self.environment)
 
     def _environment_seed(self) -> int:

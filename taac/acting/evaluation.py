@@ -63,7 +63,7 @@ def evaluate(
         random.seed(seed)  # environments may draw from these
         np.random.seed(seed % 2**32)
         rollout, multiply_adds = Rollout(environment, agent), MultiplyAdds(agent)
-        recorder = EpisodeRecorder(environment.num_envs, environment.duration_coordinate)
+        recorder = EpisodeRecorder(environment.num_envs, environment.duration_coordinate, environment.info)
         traces = Traces(environment.num_envs, recorder.moves)
         rollout.reset(seed)
         steps, cost = 0, np.zeros(environment.num_envs)
@@ -104,7 +104,7 @@ def evaluate(
             step = rollout.step(act)
             if on_step is not None:
                 on_step(step.time_step, step.alg_step)
-            ended = recorder.add(step.arrays, step.alg_step, step.raw_reward, step.duration)
+            ended = recorder.add(step.arrays, step.alg_step, step.raw_reward, step.duration, step.episode_info)
             traces.add(step.arrays.step_type, recorder.action, step.duration, cost)
             for index, episode in ended:
                 if shares[index] > 0:

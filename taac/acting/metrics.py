@@ -31,6 +31,7 @@ class Episode(NamedTuple):
     effort: float  # mean of a^2, over dimensions and time
     high_frequency: float = math.nan  # see `high_frequency`; of evaluations
     multiply_adds: float = math.nan  # of the networks that acting needed; of evaluations
+    info: dict[str, float] | None = None  # what the environment reports of it, by name; None: nothing
 
 
 class EpisodeRecorder:
@@ -42,6 +43,7 @@ class EpisodeRecorder:
     Args:
         num_envs: B.
         duration_coordinate: whether the last number of an action is its duration, which no measure of the action contains.
+        info: names of the K numbers that the environment reports of an episode.
 
     Attributes:
         steps, transitions, decisions: environment steps, actions sent to environments, and new actions, in the last frame
@@ -55,9 +57,9 @@ class EpisodeRecorder:
     last: np.ndarray
     action: list[np.ndarray]
 
-    def __init__(self, num_envs: int, duration_coordinate: bool = False):
+    def __init__(self, num_envs: int, duration_coordinate: bool = False, info: Sequence[str] = ()):
         self._num_envs, self._ones = num_envs, np.ones(num_envs, dtype=np.int64)
-        self.moves = slice(-1 if duration_coordinate else None)
+        self.moves, self._info = slice(-1 if duration_coordinate else None), info
         self._rows: _Rows | None = None
         # Frames that are not yet processed, leaves `[_AT_ONCE, B, ...]`. Only the last of them can end an episode.
         self._waiting: list[np.ndarray] = []
@@ -69,6 +71,7 @@ class EpisodeRecorder:
         alg_step: AlgStep,
         raw_reward: np.ndarray | None = None,
         duration: torch.Tensor | np.ndarray | None = None,
+        episode_info: np.ndarray | None = None,
     ) -> list[tuple[int, Episode]]:
         """Adds one frame of every environment; returns (environment, episode) for each episode that ended in it.
 
@@ -77,6 +80,7 @@ class EpisodeRecorder:
             alg_step: what the agent did there.
             raw_reward: `[B]` or `[B, D]`, undiscounted reward received on arriving here; None: `time_step.reward`.
             duration: `[B]`, environment steps that the action taken here lasts; None: 1.
+            episode_info: `[B, K]`, what an episode reports that ended here; None: nothing, as of one that was cut off.
         """
         step_type, decided = nest.array(time_step.step_type), nest.array(alg_step.decided)
         reward = nest.array(time_step.reward) if raw_reward is None else raw_reward
@@ -96,7 +100,10 @@ class EpisodeRecorder:
         for waiting, leaf in zip(self._waiting, frame):  # copied: an environment may write over its arrays
             waiting[self._count] = leaf
         self._count += 1
-        return self._work() if ended or self._count == _AT_ONCE else []
+        done = self._work() if ended or self._count == _AT_ONCE else []
+        if self._info and episode_info is not None:
+            done = [(i, episode._replace(info=dict(zip(self._info, episode_info[i].tolist())))) for i, episode in done]
+        return done
 
     def _work(self) -> list[tuple[int, Episode]]:
         """Processes the waiting frames; returns the episodes that end with the last of them."""
@@ -272,6 +279,7 @@ def summarize(episodes: Sequence[Episode]) -> EpisodeSummary:
     """Averages statistics over one or more episodes. A vector return is summed over its parts."""
     returns = np.array([np.sum(e.ret) for e in episodes], dtype=np.float64)
     transitions = sum(e.length for e in episodes)
+    whole = [e for e in episodes if e.info]
     return EpisodeSummary(
         episodes=len(episodes),
         return_mean=float(returns.mean()),
@@ -287,4 +295,5 @@ def summarize(episodes: Sequence[Episode]) -> EpisodeSummary:
         effort=float(np.mean([e.effort for e in episodes])),
         high_frequency=float(np.mean([e.high_frequency for e in episodes])),
         multiply_adds=float(np.mean([e.multiply_adds for e in episodes])),
+        info={name: float(np.mean([e.info[name] for e in whole if e.info])) for name in whole[0].info or ()} if whole else {},
     )

@@ -23,6 +23,7 @@ class RolloutStep(NamedTuple):
     arrays: Any  # that frame, a `TimeStep` of numpy arrays
     raw_reward: np.ndarray  # [B] or [B, D], undiscounted, received on arriving at that frame
     duration: np.ndarray  # [B], environment steps that the action took; 0 where the frame was LAST
+    episode_info: np.ndarray  # [B, K], what episodes that ended at that frame report; see `VectorEnvironment`
 
 
 class Rollout:
@@ -53,11 +54,12 @@ class Rollout:
             EnvironmentFailed: an environment fails. `time_step` and `state` stay unchanged.
         """
         time_step, arrays, raw_reward = self.time_step, self.environment.arrays, self.environment.raw_reward
+        episode_info = self.environment.episode_info
         alg_step = self.act(policy)
         action = alg_step.output if self._on_cpu else nest.map_structure(lambda a: a.cpu(), alg_step.output)
         self.time_step = self._to_device(self.environment.step(action))
         self.state = alg_step.state
-        return RolloutStep(time_step, alg_step, arrays, raw_reward, self.environment.arrays.duration)
+        return RolloutStep(time_step, alg_step, arrays, raw_reward, self.environment.arrays.duration, episode_info)
 
     def act(self, policy: Policy) -> AlgStep:
         """Returns what the policy does at `self.time_step`, without stepping the environment."""

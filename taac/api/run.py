@@ -97,8 +97,8 @@ class Run:
             raise TaacError(f"the evaluations of {self.root_dir} cannot be read: {error}") from error
         if table.damage:
             raise TaacError(f"{self.root_dir / layout.EVALUATIONS} is damaged: {table.damage}")
-        rows = np.array(table.rows, dtype=np.float64).reshape(-1, len(layout.COLUMNS))
-        return dict(zip(layout.COLUMNS, rows.T))
+        rows = np.array(table.rows, dtype=np.float64).reshape(-1, len(table.columns))
+        return dict(zip(table.columns, rows.T))
 
     @property
     def scalars(self) -> dict[str, Scalar]:

@@ -41,6 +41,7 @@ def create_environment(
     action_repeat_chosen: bool | Callable[..., single.ActionRepeat] = False,
     step_timeout: float | None = None,
     max_restarts: int = 3,
+    info: Sequence[str] = (),
     remake: bool | None = None,
     engine: Literal["gymnasium", "envpool"] = "gymnasium",
     recorded: bool = False,
@@ -75,6 +76,9 @@ def create_environment(
         max_restarts: number of times that training recreates asynchronous environments after one has failed: it raised an
             exception, took too long, or its process died. All running episodes then end as truncations. After the last
             restart, the next failure stops the run with a checkpoint.
+        info: numbers in the environment's `info` that episodes report, such as `('is_success', 'reward_ctrl:sum')`: the last
+            value in an episode, or the `:sum`, `:mean`, `:max` or `:min`. They appear as summaries, `rollout/info/is_success` and
+            `evaluation/info/is_success`, in evaluations.csv and in reports.
         remake: whether to recreate environments for every episode. Simulators that keep state across episodes need it,
             or a resumed run would differ. None does so for those known to need it, Box2D's. `taac check --env_name` tests it.
         engine: what steps the environments. "envpool" steps them in a pool of C++ threads; see `EnvpoolVector`. `env_name`
@@ -100,13 +104,14 @@ def create_environment(
     ):
         if not fits:
             raise TaacError(f"create_environment.{name} must be {expected}, got {given}")
+    info = _checked_names((info,) if isinstance(info, str) else tuple(info))
     num_envs = ranks.share("create_environment.num_envs", num_envs)
     kwargs, wrappers = dict(env_kwargs or {}), (*wrappers, *outer_wrappers)
     repeats = action_repeat > 1 or bool(action_repeat_chosen)
     if engine == "envpool":
         refused = {
             "asynchronous": asynchronous, "wrappers": tuple(wrappers), "action_repeat": repeats and action_repeat,
-            "remake": remake, "step_timeout": step_timeout, "recorded steps (such as evaluation_video)": recorded,
+            "remake": remake, "info": info, "step_timeout": step_timeout, "recorded steps (such as evaluation_video)": recorded,
             "render_mode": render_mode,
         }  # fmt: skip
         envs = envpool_vector.EnvpoolVector(env_name, num_envs, max_episode_steps, kwargs, refused)
@@ -118,7 +123,8 @@ def create_environment(
         offscreen.prepare(spec)
     # Box2D is known to keep state across episodes in spite of seeding.
     remakes = str(spec.entry_point).startswith("gymnasium.envs.box2d") if remake is None else remake
-    outside: list[Callable[..., gymnasium.Env]] = [single.StepRecorder] if recorded else []
+    outside: list[Callable[..., gymnasium.Env]] = [functools.partial(single.EpisodeInfo, names=info)] if info else []
+    outside += [single.StepRecorder] if recorded else []
     repeat_gamma = action_repeat_gamma if repeats and not action_repeat_plain_sum else 1.0
     if repeats:
         repeat = single.ChosenRepeat if action_repeat_chosen is True else action_repeat_chosen or single.ActionRepeat
@@ -134,7 +140,7 @@ def create_environment(
             "durations": (1 if action_repeat_chosen else action_repeat, action_repeat),
             "max_episode_steps": single.time_limit(env),
             "duration_coordinate": env.has_wrapper_attr("duration_coordinate") and env.get_wrapper_attr("duration_coordinate"),
-            "goal_functions": single.goal_functions(env),
+            "goal_functions": single.goal_functions(env), "info": info,
         }  # fmt: skip
 
     if elsewhere or not asynchronous:
@@ -165,6 +171,16 @@ def create_environment(
     with _errors_name(env_name), Preserved(None), contextlib.closing(make_probe()) as probe:
         known = about(probe)
     return VectorEnvironment(start(), **known, remake=start, max_restarts=max_restarts)
+
+
+def _checked_names(info: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuses names that no column of a table can have."""
+    for name in info:
+        if not isinstance(name, str) or not re.fullmatch(r"[\w.][\w ./:-]{0,99}", name):
+            raise TaacError(f"create_environment.info must be names of letters, digits and any of ' ._/:-', got {name!r}")
+    if len(set(info)) < len(info):
+        raise TaacError(f"create_environment.info names one number twice: {', '.join(info)}")
+    return info
 
 
 class InProcess(SyncVectorEnv):

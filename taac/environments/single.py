@@ -308,6 +308,44 @@ class VectorReward(gymnasium.Wrapper):
         return observation, float(parts.sum()), terminated, truncated, {**info, "taac_vector_reward": parts}
 
 
+_RESULTS: dict[str, Callable[[Any], Any]] = {
+    "last": lambda values: values[-1], "sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min,
+}  # fmt: skip
+
+
+class EpisodeInfo(gymnasium.Wrapper):
+    """Collects numbers that the environment puts into `info`, and adds them as `info["taac_episode_info"]` at an episode's end.
+
+    It must be inside `ActionRepeat`, whose callers see only its last step.
+
+    Args:
+        names: keys of `info`, each with ":" and one of `_RESULTS` after it, or alone for the last value.
+    """
+
+    def __init__(self, env: gymnasium.Env, names: Sequence[str]):
+        super().__init__(env)
+        split = [name.rpartition(":") for name in names]
+        self._names = [(key, how) if how in _RESULTS else (name, "last") for name, (key, _, how) in zip(names, split)]
+        self._found: list[list[float]] = []
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        self._found = [[] for _ in self._names]
+        return self.env.reset(**arguments)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        for (key, _), found in zip(self._names, self._found):
+            if key in info:
+                found.append(float(info[key]))
+        if terminated or truncated:
+            if unknown := [key for (key, _), found in zip(self._names, self._found) if not found]:
+                has = ", ".join(sorted(map(str, info))) or "nothing"
+                raise TaacError(f"create_environment.info: no step of an episode had '{unknown[0]}' in its info, the last {has}")
+            numbers = [_RESULTS[how](found) for (_, how), found in zip(self._names, self._found)]
+            info = {**info, "taac_episode_info": np.array(numbers, dtype=np.float64)}
+        return observation, reward, terminated, truncated, info
+
+
 class RecordedStep(NamedTuple):
     """One environment step. An action that is repeated inside the environment has several."""
 

@@ -41,6 +41,8 @@ class VectorEnvironment:
         observation_space, action_space: Gymnasium's spaces of one environment.
         durations: the least and the greatest number of environment steps of an action, unless the episode ends first.
         duration_coordinate: whether the last number of an action says only how long it lasts; see `DurationCoordinate`.
+        info: names of the numbers that episodes report; see `create_environment`.
+        episode_info: `[B, K]`, these numbers where the last `step` ended an episode; elsewhere without meaning.
         goal_functions: `compute_reward` and perhaps `compute_terminated` by name, of an environment with goals; else empty.
         repeat_gamma: the discount of a step inside a repeated action; `discount` is `repeat_gamma^(k-1)` after k steps.
         raw_reward: `[B]` or `[B, D]`, the undiscounted sum of the rewards of the environment steps in the last `step`.
@@ -72,6 +74,7 @@ class VectorEnvironment:
         repeat_gamma: float = 1.0,
         duration_coordinate: bool = False,
         goal_functions: Mapping[str, Callable[..., Any]] | None = None,
+        info: Sequence[str] = (),
     ):
         mode = env.metadata.get("autoreset_mode")
         if mode != AutoresetMode.NEXT_STEP:
@@ -86,6 +89,7 @@ class VectorEnvironment:
         self.reward_dim, self.recorded = reward_dim, recorded
         self.durations, self.repeat_gamma, self.duration_coordinate = durations, repeat_gamma, duration_coordinate
         self.goal_functions = dict(goal_functions or {})
+        self.info, self.episode_info = tuple(info), np.zeros((self.num_envs, len(info)))
         self._reward_shape = (self.num_envs,) if reward_dim is None else (self.num_envs, reward_dim)
         self._checks = StepChecks(self)
         self._done = np.zeros(self.num_envs, dtype=bool)
@@ -203,6 +207,7 @@ class VectorEnvironment:
         if np.count_nonzero(self._done):
             step_type[self._done], discount[terminated] = _LAST, 0.0
         self.raw_reward = info.get("taac_raw_reward", reward)
+        self.episode_info = info.get("taac_episode_info", self.episode_info)
         if "taac_duration" in info:
             discount = (discount * info["taac_discount"]).astype(np.float32)
             duration = info["taac_duration"].astype(np.int16)

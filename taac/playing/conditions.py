@@ -183,8 +183,8 @@ def _table(found: Points) -> bytes:
     """Returns a CSV file: the condition, then the columns of `EpisodeSummary`."""
     file = io.StringIO()
     writer = csv.writer(file)
-    writer.writerow((*Condition._fields, *EpisodeSummary._fields))
-    writer.writerows((*point.condition, *point.summary) for point in found.points)
+    writer.writerow((*Condition._fields, *found.points[0].summary.numbers()))
+    writer.writerows((*point.condition, *point.summary.numbers().values()) for point in found.points)
     return file.getvalue().encode()
 
 

@@ -43,9 +43,17 @@ class EpisodeSummary(NamedTuple):
     effort: float
     high_frequency: float  # NaN of episodes of training
     multiply_adds: float  # per episode; NaN of episodes of training
+    info: dict[str, float] = {}  # what the environment reports, by name; see `create_environment.info`  # noqa: RUF012
+
+    def numbers(self) -> dict[str, float]:
+        """Returns all numbers by name; those that the environment reports as "info/NAME"."""
+        return {**{k: v for k, v in self._asdict().items() if k != "info"}, **{INFO + k: v for k, v in self.info.items()}}
 
 
-COLUMNS = ("env_steps", "updates", "training_decisions", "seconds", *EpisodeSummary._fields)  # of evaluations.csv
+INFO = "info/"  # begins the names of numbers that the environment reports
+COLUMNS = (  # of evaluations.csv; after them are those that the environment reports
+    "env_steps", "updates", "training_decisions", "seconds", *(name for name in EpisodeSummary._fields if name != "info")
+)  # fmt: skip
 _NEEDED = ("env_steps", "return_mean")  # never empty
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|nan|[+-]?inf", re.ASCII)
 
@@ -53,7 +61,8 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|nan|[+-]?inf", re.A
 class Table(NamedTuple):
     """The content of evaluations.csv."""
 
-    rows: list[list[float]]  # [n][COLUMNS] up to the first damaged line, by rising step; NaN where unknown
+    columns: tuple[str, ...]  # COLUMNS, then those that the environment reports
+    rows: list[list[float]]  # [n][columns] up to the first damaged line, by rising step; NaN where unknown
     missing: list[str]  # columns that the file lacks
     torn: bool  # whether the last line was incomplete and left out, as a kill leaves it; resuming the run mends it
     damage: str | None  # the first damaged line and what is wrong with it
@@ -178,29 +187,32 @@ def read_evaluations(folder: Path) -> Table:
     try:
         names = next(reader, [])
         missing = [name for name in COLUMNS if name not in names]
+        columns = (*COLUMNS, *(name for name in names if name.startswith(INFO)))
         if len(set(names)) < len(names):
             damage = "line 1 names a column twice"
         for cells in () if damage or "env_steps" in missing else reader:
             if not cells:  # an empty line
                 continue
             row = [_number(cell) for cell in cells]
-            damage = _flaw(names, cells, row, rows[-1][0] if rows else -math.inf)
+            damage = _flaw(names, cells, row, rows[-1][0] if rows else -math.inf, columns)
             if damage:
                 damage = f"line {reader.line_num} {damage}"
                 break
             values = dict(zip(names, row))
-            rows.append([values.get(name, math.nan) for name in COLUMNS])  # type: ignore[misc]
+            rows.append([values.get(name, math.nan) for name in columns])  # type: ignore[misc]
     except csv.Error as error:
         raise Damaged(f"it is not a table: {error}") from error
-    return Table(rows, missing, whole != text, damage)
+    return Table(columns, rows, missing, whole != text, damage)
 
 
-def _flaw(names: Sequence[str], cells: Sequence[str], row: Sequence[float | None], last: float) -> str | None:
+def _flaw(
+    names: Sequence[str], cells: Sequence[str], row: Sequence[float | None], last: float, columns: Sequence[str]
+) -> str | None:
     """Returns what is wrong with a row, its texts and the numbers in them, after one at step `last`; or None."""
     if len(cells) != len(names):
         return f"has {len(cells)} values for {len(names)} columns"
     for name, cell, number in zip(names, cells, row):
-        if name in COLUMNS and (number is None or (not cell and name in _NEEDED)):
+        if name in columns and (number is None or (not cell and name in _NEEDED)):
             return f"has {cell[:20]!r} for {name}, expected a number"
     step: Any = row[names.index("env_steps")]
     if not step.is_integer():

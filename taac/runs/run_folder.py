@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,8 +163,8 @@ class RunFolder:
                     with contextlib.suppress(OSError):  # closing the file unlocks it otherwise
                         fcntl.flock(file, fcntl.LOCK_UN)
 
-    def begin(self, config: str, about: dict[str, Any]) -> None:
-        """Creates the files of a new run."""
+    def begin(self, config: str, about: dict[str, Any], info: Sequence[str] = ()) -> None:
+        """Creates the files of a new run. `info` names what its environment reports, as in `create_environment`."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.write_run(
             {
@@ -180,7 +180,7 @@ class RunFolder:
             }
         )
         self._write(self.config, config)
-        self._write(self.evaluations, ",".join(COLUMNS) + "\r\n")
+        self._write(self.evaluations, ",".join([*COLUMNS, *(layout.INFO + name for name in info)]) + "\r\n")
 
     def read_run(self) -> dict[str, Any]:
         try:
@@ -195,9 +195,11 @@ class RunFolder:
         self.write_run({**self.read_run(), **changes})
 
     def add_evaluation(self, env_steps: int, updates: int, decisions: int, seconds: float, summary: EpisodeSummary) -> None:
-        """Appends a row to evaluations.csv, in the order of `COLUMNS`."""
+        """Appends a row to evaluations.csv, in the order of its first line."""
+        names = self._read(self.evaluations, files.MAX_EVALUATIONS_BYTES).partition("\r\n")[0].split(",")
+        about = dict(zip(COLUMNS, (env_steps, updates, decisions, round(seconds, 3))))
         text = io.StringIO()
-        csv.writer(text).writerow((env_steps, updates, decisions, round(seconds, 3), *summary))
+        csv.DictWriter(text, names, restval="", extrasaction="ignore").writerow({**about, **summary.numbers()})
         data = text.getvalue().encode()
         try:
             durable.append(self.evaluations, data)

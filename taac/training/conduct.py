@@ -174,7 +174,7 @@ def _begin(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str, 
         **({} if trainer.parallel.alone else {"ranks": trainer.ranks.count}),
         **more,
     }
-    folder.begin(operative, about)
+    folder.begin(operative, about, trainer.environment.info)
     _note_own(folder, loaded, operative)
 
 

@@ -30,6 +30,7 @@ TAGS: dict[str, str] = {
     "{phase}/fraction_same": "fraction of the action's components that equal those of the step before, whatever b says",
     "{phase}/action_change": "distance of an action in [-1, 1] from the one before, mean over dimensions and steps",
     "{phase}/effort": "squared action in [-1, 1], mean over dimensions and steps",
+    "{phase}/info/{name}": "a number that the environment reports of an episode, mean; needs `create_environment.info`",
     "evaluation/high_frequency": "amplitudes of the action's frequencies times these (Mysore et al.'s Sm), cycles per step",
     "evaluation/multiply_adds": "multiply-adds of the networks that acting needed, per episode",
     "loss/total": "what is minimised: actor + temperature + critic losses, mean over all T*B frames, 0 at LAST",
@@ -120,7 +121,7 @@ def known_tags() -> dict[str, str]:
     tags = {}
     for tag, meaning in TAGS.items():
         if "{phase}" in tag:
-            tags.update({tag.format(phase=p): f"{meaning}, {when}" for p, when in PHASES.items()})
+            tags.update({tag.replace("{phase}", p): f"{meaning}, {when}" for p, when in PHASES.items()})
         else:
             tags[tag] = meaning
     return tags
@@ -192,7 +193,7 @@ class SummaryWriter:
 
     def episodes(self, phase: str, summary: EpisodeSummary, env_steps: int) -> None:
         """Writes the averages over episodes under `rollout/` or `evaluation/`."""
-        known = {k.removesuffix("_mean"): v for k, v in summary._asdict().items() if k != "episodes" and not math.isnan(v)}
+        known = {k.removesuffix("_mean"): v for k, v in summary.numbers().items() if k != "episodes" and not math.isnan(v)}
         self.scalars({f"{phase}/{k}": v for k, v in known.items()}, env_steps)
 
     def text(self, tag: str, text: str, env_steps: int = 0) -> None:

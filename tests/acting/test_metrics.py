@@ -311,7 +311,8 @@ def test_averages_by_hand():
     assert summary.jerk == 0.5
     assert summary.fraction_same == 7.5 / 15
     assert (summary.action_change, summary.effort, summary.high_frequency, summary.multiply_adds) == (0.5, 0.5, 1.0, 5.0)
-    assert all(isinstance(value, (int, float)) and not isinstance(value, np.generic) for value in summary)
+    assert all(isinstance(value, (int, float)) and not isinstance(value, np.generic) for value in summary[:-1])
+    assert summary.info == {}
 
 
 def test_a_vector_return_is_summed_over_its_parts():

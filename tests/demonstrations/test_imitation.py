@@ -456,7 +456,7 @@ def test_sqil_with_prioritised_replay_of_the_agent_s_frames(method, demonstratio
     update, seen = trainer.replay.update_priorities, []
     trainer.replay.update_priorities = lambda *given: seen.append(given) or update(*given)
     trained(trainer, 60)
-    (_, weights, indices), error = seen[-1]
+    (_, weights, indices, *_), error = seen[-1]
     assert weights[:4].tolist() == [1] * 4 and len(weights) == 8
     assert any(len(batch.weights[4:].unique()) > 1 for batch, _ in seen)
     assert all(batch.weights[4:].mean().item() == pytest.approx(1.0) for batch, _ in seen)
@@ -467,7 +467,8 @@ def test_sqil_with_prioritised_replay_of_the_agent_s_frames(method, demonstratio
         assert mass >= expected - 1e-12 and (priority - mass).abs().min() < 1e-12
 
 
-@pytest.mark.parametrize("method", ["sqil_sac", pytest.param("sqil_taac", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["sqil_sac", "sqil_taac"])
 def test_sqil_learns_from_demonstrations_alone(method, demonstrations):
     """To drive to 0, which returns about -4: standing still returns about -25. The task's reward is never seen."""
     trainer = build(

@@ -123,7 +123,7 @@ def test_any_state_may_be_passed_in_where_an_episode_begins(pair):
         assert torch.equal(expected, found)
 
 
-@pytest.mark.parametrize("ending", policy_files.FORMATS)
+@pytest.mark.parametrize("ending", [".onnx", pytest.param(".pt2", marks=pytest.mark.slow)])
 def test_a_file_acts_as_the_agent_does(tmp_path, ending):
     if ending == ".onnx":
         pytest.importorskip("onnxruntime", reason="pip install 'taac[onnx]'")

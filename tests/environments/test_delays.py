@@ -102,6 +102,7 @@ def test_a_delay_of_0_changes_no_bit(tmp_path):
     assert rows(tmp_path / "plain") == rows(tmp_path / "delayed")
 
 
+@pytest.mark.slow
 def test_a_run_with_delays_that_was_stopped_ends_as_one_that_was_not(tmp_path):
     params = ("num_env_steps = 340", "create_environment.wrappers = (@ActionDelay, @ObservationDelay)",
               "ActionDelay.steps = (0, 3)", "ObservationDelay.steps = (1, 2)", "ActionDelay.observe_pending = True")  # fmt: skip
@@ -137,6 +138,7 @@ def test_evaluations_may_have_other_delays_than_training(params, training, evalu
     trainer.close()
 
 
+@pytest.mark.slow
 def test_training_does_not_notice_a_delay_of_evaluations(tmp_path):
     short = ("num_env_steps = 330", "evaluation_interval = 30")
     plain = run(tmp_path / "plain", *short)

@@ -27,6 +27,7 @@ def outcomes(code, *kinds):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_every_reader_returns_or_refuses():
     found = outcomes("DRAWS = 3")
     assert [failure for *_, failure in found if failure] == []

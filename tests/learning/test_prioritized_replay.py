@@ -36,6 +36,7 @@ def test_every_method_by_one_line(method):
     assert {"replay/weight", "replay/segment_error"} <= set(trainer.learner.losses)
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
     params = (
         PRIORITIZED,

@@ -441,6 +441,7 @@ def test_demonstrations_begin_with_empty_memories(memory, tmp_path):
 
 # The run ---------------------------------------------------------------------------------------------------------------
 
+@pytest.mark.slow
 def test_a_killed_run_ends_as_if_it_had_not_been(demonstrations, tmp_path):
     """With three signals, one of which learns at every third update, and cloning whose weight is falling."""
     more = [
@@ -589,6 +590,7 @@ def mean_return(trainer):
     return summarize(evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=7)).return_mean
 
 
+@pytest.mark.slow
 def test_gail_imitates_without_the_tasks_reward(demonstrations):
     """To drive to 0 returns about -4, standing still about -25. A discriminator that learns fast, as updates are few."""
     more = ["GAIL.gradient_penalty = 1.0", "GAIL.learning_rate = 3e-3"]

@@ -88,7 +88,9 @@ LEARNING = ["learning_rate = 3e-3", "hidden_layers = (64,)", "batch_size = 64", 
     "method, kwargs, params, random",
     [
         ("sac", {"own_reward": True, "comes_and_goes": True}, [SHARED], 7),  # 1 - E a^2/4 - E x^2 = 1 - 1/3 - 1/3
-        ("sac_discrete", {"kind": "branches", "own_reward": True}, [SHARED, PRIORITIZED], 8.3),
+        pytest.param(
+            "sac_discrete", {"kind": "branches", "own_reward": True}, [SHARED, PRIORITIZED], 8.3, marks=pytest.mark.slow
+        ),
         pytest.param("sac_branches", {"env": ALONE}, [], 8.3, marks=pytest.mark.slow),
     ],
 )

@@ -24,7 +24,7 @@ def test_what_is_written_is_what_is_read(tmp_path):
     folder.begin("gamma = 0.9\n\nTDLoss.gamma = %gamma\nX.y = \\\n    (1,\n     2)\n", {"seed": 3})
     folder.add_evaluation(100, 40, 90, 2.5, SUMMARY)
     table = layout.read_evaluations(folder.path)
-    assert table == layout.Table([[100, 40, 90, 2.5, *SUMMARY]], [], False, None)
+    assert table == layout.Table(layout.COLUMNS, [[100, 40, 90, 2.5, *SUMMARY[:-1]]], [], False, None)
     assert layout.read_run(folder.path) == folder.read_run() and folder.read_run()["seed"] == 3
     assert layout.read_bindings(folder.path) == {"gamma": "0.9", "TDLoss.gamma": "0.9", "X.y": "(1, 2)"}
     assert not layout.is_finished(folder.path)

@@ -85,7 +85,8 @@ def run(path, *params, method="taac", until=None, stop=None):
     if folder.has_checkpoints():
         trainer.resume(folder)
     else:
-        folder.begin(configuration.operative_config(), {"seed": trainer.seed, "environment": trainer.environment.name})
+        about = {"seed": trainer.seed, "environment": trainer.environment.name}
+        folder.begin(configuration.operative_config(), about, trainer.environment.info)
 
     def progress(env_steps, *_):
         if until is not None and env_steps >= until:

@@ -87,7 +87,7 @@ def test_a_folder_for_programs_that_torch_could_not_make_is_refused_with_its_var
         build("create_agent.compile = False")
 
 
-@pytest.mark.parametrize("began", [True, False])
+@pytest.mark.parametrize("began", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_run_goes_on_as_it_began(began, compiler, monkeypatch, tmp_path):
     """Compiled, and the compiler gone when it is resumed: it is found again here, so only the decision is another."""
     monkeypatch.setattr(compilation, "FEWEST_UPDATES", 1 if began else 10**6)

@@ -131,6 +131,7 @@ def test_a_run_is_the_same_and_traces_nothing_twice(replay, in_torchs_cache, mon
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
+@pytest.mark.slow
 def test_a_run_that_is_told_to_stop_while_it_waits_for_its_programs_stops_there(in_torchs_cache, monkeypatch, tmp_path, children):
     """Before its first update, after 300 steps; what is resumed then has the bits of what was not stopped."""
     monkeypatch.setattr(agent_module, "check_compiler", lambda device: None)

@@ -161,6 +161,7 @@ def test_a_file_that_is_changed_while_the_run_writes_its_checkpoints_is_named(tm
         stopped.saver.save(folder, 70)
 
 
+@pytest.mark.slow
 def test_a_damaged_frame_file_may_be_left_behind(tmp_path):
     params = ("checkpoint_interval = 100", "num_env_steps = 400", "evaluation_interval = 1000", "initial_collect_steps = 100")
     stopped = run(tmp_path / "run", *params, stop=250)

@@ -53,7 +53,10 @@ TOYS = {
 }
 
 
-@pytest.mark.parametrize("name", TOYS)
+QUICK = ("info", "agents, own rewards")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in TOYS])
 def test_an_invalid_choice_is_never_made(name, tmp_path):
     """Collecting, exploring with epsilon 1/2, across checkpoints, and evaluating: every episode has its 20 steps."""
     kwargs, params = TOYS[name]
@@ -174,6 +177,7 @@ def test_what_does_not_fit_is_refused_before_any_work(files, params, message):
 # --- Learning ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_under_masks_the_value_counts_the_entropy_of_valid_choices():
     """Reward 1 for ever, alpha 1/2, two of three choices valid and alike: Q = 1 + gamma (Q + alpha log 2) = 6.386."""
     gamma, alpha = 0.8, 0.5

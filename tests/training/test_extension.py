@@ -177,6 +177,7 @@ def end(trainer, folder, **more):
     return trainer
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_other_settings_as_if_they_had_been_set_there(tmp_path):
     """Also after a kill before the next checkpoint, from one of the former settings, and after a stop."""
     own = ("num_env_steps = 120", "Learner.max_grad_norm = 40.0")

@@ -136,7 +136,7 @@ def test_an_evaluation_is_a_row_and_scalars(parts, clock):
     assert {name: float(row[name]) for name in ("env_steps", "updates", "training_decisions", "seconds")} == {
         "env_steps": 30, "updates": 7, "training_decisions": 20, "seconds": 2.5,
     }  # fmt: skip
-    assert [float(row[name]) for name in EpisodeSummary._fields] == list(SUMMARY)
+    assert {name: float(row[name]) for name in SUMMARY.numbers()} == SUMMARY.numbers()
     assert scalars(folder)["evaluation/max_run"] == [(30, 3.0)]
 
 

@@ -31,7 +31,7 @@ def test_same_seed_same_bits(tmp_path):
 @pytest.mark.parametrize(
     "num_envs, method",
     [
-        (1, "taac"), (2, "sac"), pytest.param(3, "taac_q", marks=pytest.mark.slow),
+        (1, "taac"), pytest.param(2, "sac", marks=pytest.mark.slow), pytest.param(3, "taac_q", marks=pytest.mark.slow),
         pytest.param(1, "sac_ez", marks=pytest.mark.slow), pytest.param(2, "sac_nrep", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
@@ -63,7 +63,7 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path, num_envs, 
     "num_envs, method, env_name",
     [
         (1, "taac", "Pendulum-v1"),
-        (2, "sac_ez", "Hopper-v5"),
+        pytest.param(2, "sac_ez", "Hopper-v5", marks=pytest.mark.slow),
         pytest.param(2, "taac_q", "BipedalWalker-v3", marks=pytest.mark.slow),  # whose simulator remembers earlier episodes
     ],
 )

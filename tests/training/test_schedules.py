@@ -229,6 +229,7 @@ def test_a_resumed_run_makes_up_no_updates(tmp_path):
 # Runs -----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
     params = (*EVERYTHING, "Intervals.checkpoint_interval = 70", "evaluation_interval = 150", "num_envs = 2",
               "replay_length = 150", "TAACTDLoss.gamma = 0.9", "num_env_steps = 480", "evaluation_episodes = 1")  # fmt: skip

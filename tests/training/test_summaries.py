@@ -62,7 +62,7 @@ def test_a_monitor_may_have_tags_of_its_own(tmp_path):
 
 
 def test_every_episode_average_has_a_tag():
-    names = {"return" if f == "return_mean" else f for f in EpisodeSummary._fields} - {"episodes"}
+    names = {"return" if f == "return_mean" else f for f in EpisodeSummary._fields} - {"episodes", "info"} | {"info/{name}"}
     for phase, without in {"rollout": {"high_frequency", "multiply_adds"}, "evaluation": set()}.items():
         assert {f"{phase}/{name}" for name in names - without} == {t for t in known_tags() if t.startswith(f"{phase}/")}
 

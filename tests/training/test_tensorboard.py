@@ -199,7 +199,8 @@ def session_starts(folder):
     return [tags(path).count("_hparams_/session_start_info") for path in found]
 
 
-@pytest.mark.parametrize("method", ["taac", pytest.param("sac_nrep", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["taac", "sac_nrep"])
 def test_videos_change_no_bit_and_are_shown(tmp_path, method):
     bare = train(tmp_path / "bare", method)
     filmed = train(tmp_path / "filmed" / "run", method, "create_experiment.evaluation_video = True")

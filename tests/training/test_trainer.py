@@ -59,6 +59,7 @@ def test_updates_per_environment_step_as_a_number(ratio, exact):
     assert trainer.update_ratio.ratio.as_integer_ratio() == exact
 
 
+@pytest.mark.slow
 def test_an_update_ratio_below_1_is_held_over_a_resume_and_logged(tmp_path):
     params = (
         "UpdateRatio.updates_per_env_step = 0.3", "Intervals.checkpoint_interval = 70", "Intervals.summary_interval = 60",

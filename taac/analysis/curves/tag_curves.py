@@ -18,7 +18,6 @@ from taac.analysis.readers.events import Scalar
 from taac.analysis.readers.run_records import Record
 from taac.analysis.statistics.intervals import cut
 from taac.errors import TaacError
-from taac.runs import layout
 
 AXES = {
     "env_steps": "environment steps",
@@ -157,7 +156,7 @@ def _series(record: Record) -> dict[str, Scalar]:
     table = record.evaluations
     steps, seconds = table["env_steps"], table["seconds"]
     found = _timed(dict(record.scalars), steps, seconds)
-    for name in layout.COLUMNS:
+    for name in table:
         if name not in ("env_steps", "seconds", "episodes", *_COUNTS.values()) and np.isfinite(table[name]).any():
             tag = f"evaluation/{'return' if name == 'return_mean' else name}"
             found[tag] = Scalar(steps.astype(np.int64), np.full(steps.shape, math.nan), seconds, table[name])

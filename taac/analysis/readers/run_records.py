@@ -50,7 +50,7 @@ class Record(NamedTuple):
     products: str | None  # the matrix products of its updates; None if unknown
     statements: Mapping[str, str]  # what it binds of `TUNING` and `RETURN_BOUNDS`
     settings: Mapping[str, str]  # bindings of config.gin with macros resolved, without those that change nothing in the run
-    evaluations: Mapping[str, np.ndarray]  # a column [n] for each of COLUMNS, NaN where unknown
+    evaluations: Mapping[str, np.ndarray]  # a column [n] for each of `layout.Table`, NaN where unknown
     scalars: Mapping[str, events.Scalar]  # by tag, from TensorBoard's event files; may be empty
     diverged: int | None  # environment step from which its numbers are not finite; None if it did not diverge
     problems: tuple[str, ...]  # reasons why it cannot be used
@@ -273,7 +273,7 @@ def _divergence(about: Mapping[str, Any], evaluations: Mapping[str, np.ndarray])
 
 
 def read_evaluations(folder: Path, problems: list[str], notes: list[str]) -> dict[str, np.ndarray]:
-    """Reads the columns in `COLUMNS`, `[n]` each, by rising step. Appends to `problems` and `notes`.
+    """Reads the columns of `layout.Table`, `[n]` each, by rising step. Appends to `problems` and `notes`.
 
     A damaged file (`layout.read_evaluations`) is a problem, and is read up to the damage. A last line without line end is left
     out with a note. A missing column is NaN. Rows with a step out of range, or with a number beyond `events.LARGEST`, are left
@@ -281,8 +281,9 @@ def read_evaluations(folder: Path, problems: list[str], notes: list[str]) -> dic
     """
     rows = []
     impossible: list[str] = []
-    for row in _rows(folder, problems, notes):
-        far = (f"{v:g} for {name}" for v, name in zip(row, COLUMNS) if events.LARGEST < abs(v) < math.inf)
+    columns, found = _rows(folder, problems, notes)
+    for row in found:
+        far = (f"{v:g} for {name}" for v, name in zip(row, columns) if events.LARGEST < abs(v) < math.inf)
         why = f"{row[0]:g} for env_steps" if not 0 <= row[0] <= events.MAX_STEP else next(far, None)
         if why is None:
             rows.append(row)
@@ -292,25 +293,25 @@ def read_evaluations(folder: Path, problems: list[str], notes: list[str]) -> dic
         problems.append(f"evaluations.csv has impossible numbers in {len(impossible)} row(s), {impossible[0]}")
     if not problems and not rows:
         problems.append(NO_EVALUATION)
-    return dict(zip(COLUMNS, np.array(rows, dtype=np.float64).reshape(-1, len(COLUMNS)).T))
+    return dict(zip(columns, np.array(rows, dtype=np.float64).reshape(-1, len(columns)).T))
 
 
-def _rows(folder: Path, problems: list[str], notes: list[str]) -> list[list[float]]:
+def _rows(folder: Path, problems: list[str], notes: list[str]) -> tuple[tuple[str, ...], list[list[float]]]:
     try:
         table = layout.read_evaluations(folder)
     except FileNotFoundError:
         problems.append("there is no evaluations.csv")
-        return []
+        return COLUMNS, []
     except (OSError, files.Damaged) as error:
         problems.append(f"evaluations.csv cannot be read: {error}")
-        return []
+        return COLUMNS, []
     if table.torn:
         notes.append("the last line of evaluations.csv is torn, left out; resuming the run mends it, or delete that line")
     if table.damage:
         problems.append(f"{DAMAGED}: {table.damage}")
     if needed := sorted({"env_steps", "return_mean"} & set(table.missing)):
         problems.append(f"evaluations.csv has no column {' or '.join(needed)}")
-        return []
+        return COLUMNS, []
     if table.missing:
         notes.append(f"evaluations.csv has no column {', '.join(table.missing)}")
-    return table.rows
+    return table.columns, table.rows

@@ -143,6 +143,7 @@ def _methods(
             "final": summary("final", of.final, limits=limits),
             "area": summary("area", of.area, limits=limits),
             "repetition": {name: summary(name, of.repetition[name], ("mean",)) for name in scores.REPETITION},
+            "info": {name: summary(name, values, ("mean",)) for name, values in of.info.items()},
             "repetition_exploring": {name: summary(name, of.exploring[name], ("mean",)) for name in scores.REPETITION},
         }
         for method, of in methods.items()

@@ -76,6 +76,7 @@ class Scores(NamedTuple):
     area: np.ndarray  # [runs]; NaN if there is only one evaluation
     repetition: dict[str, np.ndarray]  # [runs] each, acting greedily
     exploring: dict[str, np.ndarray]  # [runs] each; NaN if a run has no summaries in the span
+    info: dict[str, np.ndarray]  # [runs] each, acting greedily: what the environment reports; NaN where a run does not
 
     @property
     def whole(self) -> list[Record]:
@@ -235,7 +236,7 @@ def _imputed(record: Record, task_steps: np.ndarray, score: float) -> Record:
     steps = np.union1d(record.steps, task_steps[task_steps > max(at - 1, last)])
     known = np.isin(steps, record.steps)
     table = {}
-    for name in layout.COLUMNS:
+    for name in record.evaluations:
         table[name] = np.full(steps.size, math.nan)
         table[name][known] = record.evaluations[name]
         if name not in _PROGRESS:
@@ -282,18 +283,21 @@ def scores_of(
         for method, runs in sorted(grouped(group, lambda r: r.method).items()):
             runs.sort(key=lambda r: (r.seed is None, r.seed or 0, r.folder))
             final, area, *acting = zip(*(_scores(r, step, k, start, has_diverged(r, step, policy)) for r in runs))
-            repetition = [{name: np.array([row[name] for row in rows]) for name in REPETITION} for rows in acting]
-            scores[task][method] = Scores(runs, np.array(final), np.array(area), *repetition)
+            reported = dict.fromkeys(name for r in runs for name in r.evaluations if name.startswith(layout.INFO))
+            found = [
+                {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
+                for names, rows in zip((REPETITION, REPETITION, reported), acting)
+            ]
+            scores[task][method] = Scores(runs, np.array(final), np.array(area), *found)
     return scores, kept
 
 
 def _scores(
     r: Record, step: int, k: int, start: int, diverged: bool
-) -> tuple[float, float, dict[str, float], dict[str, float]]:
-    """Final return, area, and repetition of one run, greedy and exploring."""
+) -> tuple[float, float, dict[str, float], dict[str, float], dict[str, float]]:
+    """Final return, area, repetition, greedy and exploring, and what the environment reports, of one run."""
     if diverged:
-        nothing = dict.fromkeys(REPETITION, math.nan)
-        return -math.inf, -math.inf, nothing, nothing
+        return -math.inf, -math.inf, {}, {}, {}
 
     def window(name: str) -> np.ndarray:
         """The last k evaluations that count up to the step, `[k]`."""
@@ -301,7 +305,8 @@ def _scores(
 
     area = area_under_curve(r.due, r.returns, start, step) if start < step else math.nan
     exploring = _repetition(lambda name: _rollouts(r, name, step, k))
-    return float(window("return_mean").mean()), area, _repetition(window), exploring
+    info = {name: float(window(name).mean()) for name in r.evaluations if name.startswith(layout.INFO)}
+    return float(window("return_mean").mean()), area, _repetition(window), exploring, info
 
 
 def counted(record: Record, step: int) -> np.ndarray:

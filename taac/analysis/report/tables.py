@@ -22,6 +22,7 @@ from taac.analysis.report.verdicts import MAX_BYTES
 from taac.analysis.statistics.permutations import fewest_runs
 from taac.errors import TaacError
 from taac.runs import files
+from taac.runs.layout import INFO
 
 CSV_COLUMNS = (
     "block", "task", "method", "versus", "measure", "statistic", "runs", "estimate", "low", "high", "confidence",
@@ -191,10 +192,18 @@ def _task(task: dict[str, Any], pairs: Sequence[dict[str, Any]], areas: Sequence
     told = f"acting greedily in the last {task['evaluations']} evaluation(s), and exploring"
     since = "(mean of the rollout/ summaries since the evaluation before those)"
     lines += [f"Repetition at the end of training: {told} {since}:", ""]
-    return lines + _table(["method", "acting", *(name.replace("_", " ") for name in REPETITION)], [
+    lines += _table(["method", "acting", *(name.replace("_", " ") for name in REPETITION)], [
         [m["method"], how, *(with_interval(m[block][name]["mean"]) for name in REPETITION)]
         for m in task["methods"]
         for how, block in (("greedy", "repetition"), ("exploring", "repetition_exploring"))
+    ])  # fmt: skip
+    names = list(dict.fromkeys(name for m in task["methods"] for name in m["info"]))
+    if not names:
+        return lines
+    lines += [f"What the environment reports, acting greedily in the last {task['evaluations']} evaluation(s):", ""]
+    return lines + _table(["method", *(name.removeprefix(INFO) for name in names)], [
+        [m["method"], *(with_interval(m["info"][name]["mean"]) if name in m["info"] else "" for name in names)]
+        for m in task["methods"]
     ])  # fmt: skip
 
 
@@ -322,7 +331,7 @@ def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for task in content["tasks"]:
         for m in task["methods"]:
             exploring = {f"{name}, exploring": found for name, found in m["repetition_exploring"].items()}
-            for measure, found in {**{name: m[name] for name in MEASURES}, **m["repetition"], **exploring}.items():
+            for measure, found in {**{name: m[name] for name in MEASURES}, **m["repetition"], **m["info"], **exploring}.items():
                 about = {"block": "task", "task": task["task"], "method": m["method"], "measure": measure}
                 about |= {"runs": found["runs"], "diverged": m["diverged"]}
                 for statistic in (s for s in found if s != "runs"):
