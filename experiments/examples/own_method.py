@@ -60,7 +60,7 @@ class DdpgAlgorithm(ActorCriticAlgorithm):
         **actor_critic: Any,
     ):
         check_unit_box(action_spec, "DdpgAlgorithm")
-        super().__init__(observation_spec, action_spec, action_width=action_spec.numel, **actor_critic)
+        super().__init__(observation_spec, action_spec, action_sizes=[action_spec.numel], **actor_critic)
         if self.actor_encoder is not None:
             raise TaacError("DdpgAlgorithm's target actor has the critics' features: remove actor_encoder_ctor")
         layers = [Mlp(self.actor_feature_size, hidden_layers), nn.Linear(hidden_layers[-1], action_spec.numel), nn.Tanh()]

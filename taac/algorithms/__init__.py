@@ -2,6 +2,7 @@
 
 from taac.algorithms.algorithm import Algorithm
 from taac.algorithms.sac import SacAlgorithm
+from taac.algorithms.sac_chunk import SacChunkAlgorithm
 from taac.algorithms.sac_discrete import DiscreteSacAlgorithm
 from taac.algorithms.sac_discrete_recurrent import RecurrentDiscreteSacAlgorithm
 from taac.algorithms.sac_hybrid import SacHybridAlgorithm
@@ -26,6 +27,7 @@ __all__ = [
     "RecurrentSacAlgorithm",
     "RetraceTDLoss",
     "SacAlgorithm",
+    "SacChunkAlgorithm",
     "SacHybridAlgorithm",
     "SacNtdAlgorithm",
     "SacValueAlgorithm",

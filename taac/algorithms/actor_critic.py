@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 from collections.abc import Callable, Collection, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -55,7 +56,7 @@ class TrainInfo(NamedTuple):
 
 @gin.configurable(
     denylist=[
-        "observation_spec", "action_spec", "action_width", "num_choices", "reward_weight_names", "signal_gammas", "repeat_gamma"
+        "observation_spec", "action_spec", "action_sizes", "num_choices", "reward_weight_names", "signal_gammas", "repeat_gamma"
     ]
 )
 class ActorCriticAlgorithm(Algorithm):
@@ -70,7 +71,7 @@ class ActorCriticAlgorithm(Algorithm):
     Args:
         observation_spec: nest of specs.
         action_spec: a vector in [-1, 1]; or discrete choices, with one head of the critics each.
-        action_width: width of the action inputs of the critics; set by the subclass.
+        action_sizes: widths of the action inputs of the critics; set by the subclass.
         num_choices: number of values that the critics return at once, one per choice of a discrete action; set by the
             subclass.
         reward_dim: D for a reward of D parts; None for a scalar reward.
@@ -124,7 +125,7 @@ class ActorCriticAlgorithm(Algorithm):
         observation_spec: Nest,
         action_spec: TensorSpec,
         *,
-        action_width: int,
+        action_sizes: Sequence[int],
         num_choices: int | None = None,
         reward_dim: int | None = None,
         reward_weights: Sequence[float | Schedule] | None = None,
@@ -182,7 +183,8 @@ class ActorCriticAlgorithm(Algorithm):
         own: Any = self.encoder if self.actor_encoder is None else self.actor_encoder
         self.actor_feature_size = int(own.output_size)
         choices = {} if num_choices is None else {"num_choices": num_choices}
-        self.critics = critic_ctor(self.feature_size + action_width, self.reward_dim, **choices)
+        sizes = {"action_sizes": action_sizes} if "action_sizes" in inspect.signature(critic_ctor).parameters else {}
+        self.critics = critic_ctor(self.feature_size + sum(action_sizes), self.reward_dim, **choices, **sizes)
         self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.dqda_clipping = dqda_clipping

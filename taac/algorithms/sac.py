@@ -73,7 +73,8 @@ class SacAlgorithm(ActorCriticAlgorithm):
             raise TaacError(
                 f"{type(self).__name__} learns on all frames, so SacAlgorithm.actor_on_last_frame = False has no effect"
             )
-        super().__init__(observation_spec, action_spec, action_width=action_spec.numel, **actor_critic)
+        parts = self.action_parts(action_spec.zeros())
+        super().__init__(observation_spec, action_spec, action_sizes=[len(part) for part in parts], **actor_critic)
         self.actor = self.build_actor(actor_ctor)
         target = target_entropies.of_actions(
             action_spec, action_min_prob, target_entropy, "SacAlgorithm.target_entropy"
@@ -86,6 +87,10 @@ class SacAlgorithm(ActorCriticAlgorithm):
     @property
     def learns_on_last_frame(self) -> bool:
         return self.actor_on_last_frame
+
+    def action_parts(self, action: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Returns the critics' inputs `[..., K]` of actions `[..., A]`."""
+        return (action,)
 
     def build_actor(self, actor_ctor: Callable[..., nn.Module]) -> nn.Module:
         return actor_ctor(self.actor_feature_size, self.action_size)
@@ -154,11 +159,11 @@ class SacAlgorithm(ActorCriticAlgorithm):
             action, log_pi = distributions.squashed_normal_sample(mean, log_std)
         q_pi, actor_loss = None, torch.zeros_like(log_pi)
         if learns:
-            q_pi = self.over_critics(self.q_values(self.critics, frozen[learnt], action))
+            q_pi = self.over_critics(self.q_values(self.critics, frozen[learnt], *self.action_parts(action)))
             dq_da = self.action_gradient(self.weighted(q_pi), action)
             actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
 
-        critics = self.critic_step(time_step, features, executed)
+        critics = self.critic_step(time_step, features, *self.action_parts(executed))
         with torch.no_grad():
             value, bonus = self.next_value(critics, target_features, seen[1:], action, log_pi)
         prediction = critics.prediction()
@@ -193,7 +198,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         next_action, next_log_pi = action[1:], log_pi[1:]
         if not self.actor_on_last_frame or has_batch_statistics(self.actor):  # a' is the action of an actor that acts
             next_action, next_log_pi = distributions.squashed_normal_sample(*self.actor(seen))
-        min_q = critics.bootstrap(target_features, next_action)
+        min_q = critics.bootstrap(target_features, *self.action_parts(next_action))
         if not self.entropy_in_target:
             return min_q, None
         alpha_log_pi = self.share_out(self.temperature.alpha() * next_log_pi)

@@ -77,7 +77,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
     ):
         discrete = DiscreteActionSpec(action_spec, observation_spec, type(self).__name__)
         total = sum(discrete.num_choices)
-        super().__init__(discrete.observation, action_spec, action_width=0, num_choices=total, **actor_critic)
+        super().__init__(discrete.observation, action_spec, action_sizes=[], num_choices=total, **actor_critic)
         if self.dqda_clipping is not None:
             raise TaacError("DiscreteSacAlgorithm computes no dQ/da, so dqda_clipping has no effect: remove it")
         if discrete.branched and hasattr(self.critics, "value"):

@@ -31,7 +31,7 @@ from taac.networks.batch_statistics import gathering, has_batch_statistics
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
 from taac.ops.value_distributions import ValueDistribution, mixture
-from taac.specs import TensorSpec, check_unit_box
+from taac.specs import TensorSpec, bounded, check_unit_box
 
 
 class TaacState(NamedTuple):
@@ -59,8 +59,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
-        trajectory: `ConstantTrajectory()`, `LinearTrajectory()`, `QuadraticTrajectory()`, or any other `Trajectory`; None:
-            constant.
+        trajectory: `ConstantTrajectory()`, `LinearTrajectory()`, `QuadraticTrajectory()`, `ChunkTrajectory()`, or any other
+            `Trajectory`; None: constant.
         actor_ctor: called with input and action size; see `ActorNetwork`.
         action_min_prob: sets the target entropy of the actor, `sum_i log((max_i - min_i) * action_min_prob)`.
         action_target_entropy: sets that target entropy directly, in nats.
@@ -114,13 +114,16 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             raise TaacError(f"TaacAlgorithm.max_repeat_steps must be 1 or more, or None, got {max_repeat_steps}")
         trajectory = trajectory or ConstantTrajectory()
         sizes = trajectories.part_sizes(trajectory, action_spec.zeros())
-        super().__init__(observation_spec, action_spec, action_width=sum(sizes), **actor_critic)
+        super().__init__(observation_spec, action_spec, action_sizes=sizes, **actor_critic)
         self.trajectory = trajectory
         self.tau_embedding = TrajectoryEmbedding(self.actor_feature_size, sizes)
-        self.actor = actor_ctor(self.tau_embedding.output_size, self.action_size)
+        self.proposal_size = trajectories.proposal_size(trajectory, self.action_size)
+        self.takes_noise = self.proposal_size == self.action_size
+        self.actor = actor_ctor(self.tau_embedding.output_size, self.proposal_size)
         action_target = target_entropies.of_actions(
-            action_spec, action_min_prob, action_target_entropy, "TaacAlgorithm.action_target_entropy"
-        )
+            bounded((self.proposal_size,), -1.0, 1.0), action_min_prob, action_target_entropy,
+            "TaacAlgorithm.action_target_entropy",
+        )  # fmt: skip
         beta_target = target_entropies.of_choices(
             2, beta_min_prob, beta_target_entropy, "TaacAlgorithm.beta_target_entropy"
         )
@@ -147,7 +150,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         embedded = self.tau_embedding(seen, state.tau)
         mean, log_std = self.actor(embedded)
         a_hat = distributions.squashed_normal_mode(mean, log_std, epsilon)
-        beta_1 = self.switching_probability(features, embedded, state.tau, a_hat, state.switch_state)
+        beta_1 = self._beta_1(features, embedded, state, a_hat)
         switch = beta_1 > self.switch_threshold  # the mode at 0.5; a tie repeats
         if epsilon > 0:
             switch = torch.where(torch.rand_like(beta_1) < epsilon, torch.rand_like(beta_1) < beta_1, switch)
@@ -160,14 +163,14 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         embedded = self.tau_embedding(seen, state.tau)
         mean, log_std = self.actor(embedded)
         a_hat = distributions.squashed_normal_action(mean, log_std, noise)
-        beta_1 = self.switching_probability(features, embedded, state.tau, a_hat, state.switch_state)
+        beta_1 = self._beta_1(features, embedded, state, a_hat)
         drawn = torch.rand_like(beta_1) < beta_1
         return self._execute(time_step, state, a_hat, drawn)._replace(switch_probability=beta_1, policy=(mean, log_std))
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: TaacState) -> AlgStep:
         state = self._first_tau(time_step, state)
-        a_hat = torch.empty_like(state.tau.a).uniform_(-1.0, 1.0)
+        a_hat = state.tau.a.new_empty(len(state.tau.a), self.proposal_size).uniform_(-1.0, 1.0)
         return self._execute(time_step, state, a_hat, self.random_switch(len(a_hat)))
 
     def random_switch(self, batch_size: int) -> torch.Tensor:
@@ -184,6 +187,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         """Follows the chosen trajectory for one step. `info` stores the executed switch, including a forced one."""
         if self.max_repeat_steps is not None:
             switch = switch | (state.repeats >= self.max_repeat_steps)
+        if (ended := trajectories.has_ended(self.trajectory, state.tau)) is not None:
+            switch = switch | ended
         old, new = self.trajectory.advance(state.tau), self.trajectory.start(a_hat, state.tau)
         tau = nest.where(switch, new, old)
         repeats = torch.where(switch, 1, state.repeats + 1)
@@ -209,6 +214,11 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         new = self.trajectory.start(torch.tanh(step.policy[0]), state.tau)
         q, q_0, q_1 = (self.weighted(self._min_q(self.critics, features, each)) for each in (tau, old, new))
         return q, torch.stack([q_0, q_1], dim=-1)
+
+    def _beta_1(self, features: torch.Tensor, embedded: torch.Tensor, state: TaacState, a_hat: torch.Tensor) -> torch.Tensor:
+        beta_1 = self.switching_probability(features, embedded, state.tau, a_hat, state.switch_state)
+        ended = trajectories.has_ended(self.trajectory, state.tau)
+        return beta_1 if ended is None else beta_1.masked_fill(ended, 1.0)
 
     # The switch: beta follows from the critics. A subclass with its own switching head overrides these methods ------------
 
@@ -284,6 +294,9 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         tau_1, compared = self._as_acted(frozen, embedded, tau_prev, tau_1, q_1.detach())
         net_q_1 = self.net_of_price(compared)
         beta, switch_loss = self.learn_switch(embedded, q_0, net_q_1, switch_state)
+        ended = trajectories.has_ended(self.trajectory, tau_prev)
+        if ended is not None:
+            beta = torch.where(ended.unsqueeze(-1), beta.new_tensor([0.0, 1.0]), beta)
         b_new = torch.rand_like(beta[..., 1]) < beta[..., 1]
 
         # Actor: gradient -(beta_1 dQ/da_hat) da_hat/dphi + alpha_a dlog pi/dphi
@@ -315,6 +328,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             value=self.pad_front(value),
             bonus=None if bonus is None else self.pad_front(bonus),
             decisions=beta[..., 1],
+            own=ended,
         )
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
@@ -325,6 +339,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             "action": self.action_temperature.loss(-info.log_pi),
             "beta": self.beta_temperature.loss(beta_entropy),
         }
+        if info.own is not None:  # where a switch is forced, its entropy is nobody's choice
+            temperature_losses["beta"] = temperature_losses["beta"].masked_fill(info.own, 0.0)
         own = {
             "beta/switch_probability": self.mean_acted(experience, info.beta[..., 1]),
             "beta/entropy": self.mean_acted(experience, beta_entropy),

@@ -68,7 +68,7 @@ class Td3Algorithm(ActorCriticAlgorithm):
         }.items():  # fmt: skip
             if not (bounds(value)[0] >= 0 and bounds(value)[1] < math.inf):
                 raise TaacError(f"Td3Algorithm.{name} must be 0 or more, got {value}")
-        super().__init__(observation_spec, action_spec, action_width=action_spec.numel, **actor_critic)
+        super().__init__(observation_spec, action_spec, action_sizes=[action_spec.numel], **actor_critic)
         self.actor = actor_ctor(self.actor_feature_size, self.action_size)
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
         own_encoder = self.actor_encoder and copy.deepcopy(self.actor_encoder).requires_grad_(False)

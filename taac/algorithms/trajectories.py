@@ -33,7 +33,11 @@ class Tau(NamedTuple):
 
 
 class Trajectory(Protocol):
-    """The interface that `TaacAlgorithm` needs. `tau` is the trajectory's own record, with a field `a`."""
+    """The interface that `TaacAlgorithm` needs. `tau` is the trajectory's own record, with a field `a`.
+
+    A trajectory may also have `proposal_size(action_size)`, the width W of what the actor proposes and `start` takes, if it is
+    not A; and `ended(tau)`, `[...]` bool, where `advance` has nothing to go on with, so that the switch must start a new one.
+    """
 
     def zeros(self, action: torch.Tensor) -> Any:
         """Returns the trajectory at rest, with the batch, dtype and device of `action`."""
@@ -42,7 +46,7 @@ class Trajectory(Protocol):
         """Returns the trajectory one step later."""
 
     def start(self, action: torch.Tensor, tau: Any) -> Any:
-        """Starts a new trajectory from the actor's output `[..., A]` in [-1, 1], after `tau`."""
+        """Starts a new trajectory from the actor's output `[..., W]` in [-1, 1], after `tau`."""
 
     def output_for(self, action: torch.Tensor, tau: Any) -> torch.Tensor:
         """Returns the actor output for which `start` executes `action` `[..., A]` in [-1, 1]. Used with demonstrations."""
@@ -62,6 +66,18 @@ def part_sizes(trajectory: Trajectory, action: torch.Tensor) -> list[int]:
             f"shape [..., {len(action)}]; got {tau}"
         )
     return [len(part) for part in parts]
+
+
+def proposal_size(trajectory: Trajectory, action_size: int) -> int:
+    """Returns W, the width of what the actor proposes: A, unless the trajectory says so."""
+    own = getattr(trajectory, "proposal_size", None)
+    return action_size if own is None else int(own(action_size))
+
+
+def has_ended(trajectory: Trajectory, tau: Any) -> torch.Tensor | None:
+    """Returns where the trajectory has nothing to go on with after `tau`, `[...]` bool; None if that is nowhere."""
+    own = getattr(trajectory, "ended", None)
+    return None if own is None else own(tau)
 
 
 def _clamp(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Demonstrations as an agent's frames: half of each batch (SQIL), the first of the replay buffer, or for other losses alone."""
+"""Demonstrations as an agent's frames: half of each batch, the first of the replay buffer, or for other losses alone."""
 
 from __future__ import annotations
 
@@ -95,27 +95,22 @@ def kept_apart(replay_buffer: ReplayBuffer, frames: Experience) -> ReplayBuffer:
 
 
 @gin.configurable
-class SqilReplay:
-    """Batches for SQIL: the first half are demonstrations with reward 1, the second half the agent's with reward 0.
+class HalfDemonstrations:
+    """Batches whose first half are demonstrations, and whose second half are the agent's own frames, each with its own rewards.
 
-    The task's own reward is not used. A batch of odd size has one more demonstration. Segments of demonstrations are sampled
-    uniformly. Every demonstrated transition has reward 1, whatever its duration.
-
-    If success ends the task, reward 1 makes continuing worth more than ending. `OneStepTDLoss.ignore_done = True` (or the
-    same setting of the TD loss in use) then treats terminations as truncations.
+    A batch of odd size has one more demonstration. Segments of demonstrations are sampled uniformly.
 
     Args:
         replay_buffer: the buffer of the agent's frames.
-        frames: demonstrations, leaves `[F, ...]`, without a vector reward.
+        frames: demonstrations, leaves `[F, ...]`.
 
-    Source: Reddy, Dragan and Levine, SQIL (ICLR 2020, arXiv:1905.11108), algorithm 1.
+    Source: Ball et al., Efficient Online Reinforcement Learning with Offline Data (RLPD, ICML 2023, arXiv:2302.02948), "symmetric
+    sampling".
     """
 
     min_batch_size = 2  # half of a batch is the agent's
 
     def __init__(self, replay_buffer: ReplayBuffer, frames: Experience):
-        if frames.time_step.reward.dim() > 1:
-            raise TaacError("SqilReplay sets rewards to 1 and 0, but the environment's reward is a vector; use a scalar reward")
         self.agents = replay_buffer
         self.demonstrations = Demonstrations(
             frames, replay_buffer.device, replay_buffer.burn_in, replay_buffer.learns_on_last_frame
@@ -143,7 +138,7 @@ class SqilReplay:
         half = batch_size // 2
         demonstrated = self.demonstrations.sample(batch_size - half, length)
         own = self.agents.sample_batch(half, length, progress)
-        return _rewarded(demonstrated, 1.0), own._replace(experience=_rewarded(own.experience, 0.0))
+        return demonstrated, own
 
     def update_priorities(self, batch: Batch, error: torch.Tensor | None) -> None:
         """Passes the errors of the agent's half on; see `Replay`."""
@@ -164,6 +159,32 @@ class SqilReplay:
         rest = dict(state)
         self.demonstrations.check(rest.pop("demonstrations"))
         self.agents.load_state_dict(rest)
+
+
+@gin.configurable
+class SqilReplay(HalfDemonstrations):
+    """Batches for SQIL: `HalfDemonstrations` in which demonstrations have reward 1, and the agent's frames reward 0.
+
+    The task's own reward is not used. Every demonstrated transition has reward 1, whatever its duration.
+
+    If success ends the task, reward 1 makes continuing worth more than ending. `OneStepTDLoss.ignore_done = True` (or the
+    same setting of the TD loss in use) then treats terminations as truncations.
+
+    Args:
+        replay_buffer: the buffer of the agent's frames.
+        frames: demonstrations, leaves `[F, ...]`, without a vector reward.
+
+    Source: Reddy, Dragan and Levine, SQIL (ICLR 2020, arXiv:1905.11108), algorithm 1.
+    """
+
+    def __init__(self, replay_buffer: ReplayBuffer, frames: Experience):
+        if frames.time_step.reward.dim() > 1:
+            raise TaacError("SqilReplay sets rewards to 1 and 0, but the environment's reward is a vector; use a scalar reward")
+        super().__init__(replay_buffer, frames)
+
+    def halves(self, batch_size: int, length: int, progress: float = 0.0) -> tuple[Experience, Batch]:
+        demonstrated, own = super().halves(batch_size, length, progress)
+        return _rewarded(demonstrated, 1.0), own._replace(experience=_rewarded(own.experience, 0.0))
 
 
 def _rewarded(experience: Experience, reward: float) -> Experience:

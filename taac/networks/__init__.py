@@ -12,6 +12,7 @@ from taac.networks.bodies import FlashBody, LayerNorm, MlpBody, SimbaBody
 from taac.networks.critics import CriticEnsemble
 from taac.networks.encoders import ImageEncoder, LocalEncoder, ObservationEncoder
 from taac.networks.normalizers import ObservationNormalizer, RewardNormalizer, RewardScaler
+from taac.networks.prefix_critics import PrefixCritics
 from taac.networks.recurrent import GRUMemory, LSTMMemory, RecurrentEncoder
 from taac.networks.value_heads import CategoricalReturns, QuantileReturns
 
@@ -31,6 +32,7 @@ __all__ = [
     "MlpBody",
     "ObservationEncoder",
     "ObservationNormalizer",
+    "PrefixCritics",
     "QuantileReturns",
     "RecurrentEncoder",
     "RewardNormalizer",

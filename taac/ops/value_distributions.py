@@ -26,6 +26,16 @@ class ValueDistribution(NamedTuple):
         return ValueDistribution(points, torch.cat([self.probs[:1], self.probs]))
 
 
+class PrefixTargets(NamedTuple):
+    """Targets of a chunk of actions after each of its prefixes."""
+
+    each: torch.Tensor  # [..., h]; from the last action on all are equal
+
+    def mean(self) -> torch.Tensor:
+        """Returns the targets `[...]` of whole chunks."""
+        return self.each[..., -1]
+
+
 Value = TypeVar("Value", torch.Tensor, ValueDistribution, torch.Tensor | ValueDistribution)
 
 
@@ -41,9 +51,9 @@ def shifted(value: Value, by: torch.Tensor) -> Value:
     return value + by
 
 
-def mean_of(value: torch.Tensor | ValueDistribution) -> torch.Tensor:
+def mean_of(value: torch.Tensor | ValueDistribution | PrefixTargets) -> torch.Tensor:
     """Returns values, or the means of their distributions."""
-    return value.mean() if isinstance(value, ValueDistribution) else value
+    return value if isinstance(value, torch.Tensor) else value.mean()
 
 
 def mixture(distributions: ValueDistribution, weights: torch.Tensor) -> ValueDistribution:

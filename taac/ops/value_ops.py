@@ -152,6 +152,35 @@ def bootstraps(
     return Bootstrap(summed, product, frame.to(torch.int64))
 
 
+@torch.no_grad()
+def prefix_returns(
+    reward: torch.Tensor, value: torch.Tensor, step_type: torch.Tensor, discount: torch.Tensor
+) -> torch.Tensor:
+    """The returns from frame 0 that bootstrap after 1, 2, ..., T-1 steps.
+
+    `G_k = sum_{i=1..k} d_1..d_{i-1} r_i + d_1..d_k value[k]`. After LAST, all are that of LAST.
+
+    Args:
+        reward, value, discount: `[T, B]`, as in `one_step_return`.
+        step_type: `[T, B]`.
+
+    Returns:
+        `[T-1, B]`, detached.
+
+    Source: T-SAC (arXiv:2503.03660), its n-step targets; SEAR (arXiv:2603.01891).
+    """
+    discount = _check(reward, value, step_type, discount)
+    summed, product, found = torch.zeros_like(reward[0]), torch.ones_like(reward[0]), list[torch.Tensor]()
+    over = torch.zeros_like(step_type[0], dtype=torch.bool)
+    for k in range(1, len(reward)):
+        summed = summed + product * reward[k]
+        product = product * discount[k]
+        here = summed + product * value[k]
+        found.append(here if k == 1 else torch.where(over, found[-1], here))
+        over = over | (step_type[k] == StepType.LAST)
+    return torch.stack(found)
+
+
 def retrace_return(
     reward: torch.Tensor,
     value: torch.Tensor,

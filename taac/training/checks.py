@@ -11,7 +11,7 @@ from taac.algorithms import Algorithm
 from taac.algorithms.agent import Agent
 from taac.algorithms.sac_mixed import MixedSacAlgorithm
 from taac.data_structures import Nest
-from taac.demonstrations.replay import SqilReplay, kept_apart, prefilled
+from taac.demonstrations.replay import HalfDemonstrations, SqilReplay, kept_apart, prefilled
 from taac.environments import single
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError, refuse_below
@@ -176,7 +176,11 @@ def check_offline(length: int, replay_buffer: ReplayBuffer) -> None:
 
 
 def check_batches(
-    batch_size: int | Schedule, agent: Agent, replay: ReplayBuffer | SqilReplay, monitor: Monitor | None, ranks: Ranks = ALONE
+    batch_size: int | Schedule,
+    agent: Agent,
+    replay: ReplayBuffer | HalfDemonstrations,
+    monitor: Monitor | None,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Refuses batches that are too small or cannot be divided, batches that the monitor does not support, and many sizes for a
     compiled agent.

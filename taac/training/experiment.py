@@ -25,7 +25,7 @@ from taac.algorithms.agent import Agent, Role
 from taac.algorithms.algorithm import check_acting
 from taac.algorithms.reward_signals import RewardSignal
 from taac.algorithms.shared_policy import AgentBatch
-from taac.demonstrations.replay import Demonstrations, SqilReplay, demonstrated_frames, prefilled
+from taac.demonstrations.replay import Demonstrations, HalfDemonstrations, demonstrated_frames, prefilled
 from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
@@ -153,7 +153,7 @@ def create_experiment(
     replay_buffer_ctor: Callable[..., ReplayBuffer] = ReplayBuffer,
     replay_device: str | None = None,
     demonstrations: str | None = None,
-    demonstrations_ctor: Callable[..., ReplayBuffer | SqilReplay] = prefilled,
+    demonstrations_ctor: Callable[..., ReplayBuffer | HalfDemonstrations] = prefilled,
     seed: int = 0,
     device: str = "auto",
     num_threads: int = 1,
@@ -177,7 +177,8 @@ def create_experiment(
         demonstrations: a file of `taac play --record_demonstrations`, or a Minari dataset as "minari:ID".
         demonstrations_ctor: called with the replay buffer and the demonstrations' frames; returns what batches are sampled
             from. `prefilled` adds the frames to the buffer before training; they count neither as environment steps nor
-            towards the initial collection. `SqilReplay` stores them separately and samples half of each batch from them.
+            towards the initial collection. `HalfDemonstrations` stores them separately and samples half of each batch from them;
+            `SqilReplay` also sets the rewards.
             `kept_apart` reserves them for reward signals and behaviour cloning.
         seed: determines everything random in the run.
         device: "auto" (CUDA if present), "cpu", "cuda", "cuda:1".
@@ -228,7 +229,7 @@ def create_experiment(
             spec, environment.num_envs, device=replay_where, burn_in=burn_in, learns_on_last_frame=on_last, **goals
         )
         checks.check_hindsight(replay_buffer, environment, agent, demonstrations_ctor if demonstrations else None)
-        replay: ReplayBuffer | SqilReplay = replay_buffer
+        replay: ReplayBuffer | HalfDemonstrations = replay_buffer
         shown: dict[str, Any] = {}  # constructors of one's own may not know demonstrations
         if demonstrations is not None:
             frames = demonstrated_frames(demonstrations, environment, agent, spec)

@@ -53,7 +53,7 @@ class SqilMonitor:
 
     @staticmethod
     def check(replay: Any) -> None:
-        """Refuses a replay whose batches have no two halves; see `SqilReplay.halves`."""
+        """Refuses a replay whose batches have no two halves; see `HalfDemonstrations.halves`."""
         if not hasattr(replay, "halves"):
             raise TaacError("SqilMonitor needs batches of two halves: bind create_experiment.demonstrations_ctor = @SqilReplay")
 

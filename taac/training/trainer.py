@@ -12,7 +12,7 @@ import gin
 from taac.acting.collecting import Collecting, Offline
 from taac.acting.evaluation import Evaluator
 from taac.acting.random_numbers import RandomNumbers
-from taac.demonstrations.replay import SqilReplay
+from taac.demonstrations.replay import HalfDemonstrations
 from taac.errors import EnvironmentFailed, NotFiniteError, TaacError
 from taac.learning.learner import Learner
 from taac.machine.processes import end_fork, settled_heap
@@ -75,7 +75,7 @@ class Trainer:
         hooks: Mapping[str, Any] | None = None,
         ranks: Ranks = ALONE,
         load_from: Sequence[str] = (),
-        replay: ReplayBuffer | SqilReplay | None = None,
+        replay: ReplayBuffer | HalfDemonstrations | None = None,
     ):
         self.collector, self.learner, self.agent, self.replay_buffer = collector, learner, learner.agent, replay_buffer
         self.replay = replay = replay or replay_buffer

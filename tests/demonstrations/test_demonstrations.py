@@ -7,7 +7,7 @@ import torch
 
 from taac import nest, specs
 from taac.data_structures import Experience, StepType, TimeStep
-from taac.demonstrations.replay import SqilReplay, prefilled
+from taac.demonstrations.replay import HalfDemonstrations, SqilReplay, prefilled
 from taac.errors import TaacError
 from taac.replay import Batch, ReplayBuffer
 from tests.replay.saved import held, restore
@@ -84,6 +84,20 @@ def test_demonstrations_that_do_not_fit_are_refused(num_envs, length, kinds):
 
 
 # SQIL -----------------------------------------------------------------------------------------------------------------
+
+
+def test_halves_with_their_own_rewards():
+    plain, replay = SqilReplay(filled(20), frames("FMMMLFMML")), HalfDemonstrations(filled(20), frames("FMMMLFMML"))
+    batches = []
+    for each in (plain, replay):
+        torch.manual_seed(0)
+        batches.append(each.sample_batch(9, 2).experience)
+    sqil, half = batches
+    assert torch.equal(sqil.time_step.observation, half.time_step.observation)
+    assert set(sqil.time_step.reward.unique().tolist()) == {0.0, 1.0}
+    stored = replay.demonstrations.frames(0, 9)["frames/time_step/reward"]
+    assert set(half.time_step.reward[:, :5].flatten().tolist()) <= set(stored.flatten().tolist())
+    assert set(half.time_step.reward[:, 5:].flatten().tolist()) <= set(replay.agents.stored().time_step.reward.flatten().tolist())
 
 
 @pytest.mark.parametrize("batch_size, demonstrated", [(8, 4), (9, 5), (1, 1)])

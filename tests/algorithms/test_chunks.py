@@ -1,0 +1,340 @@
+"""Chunks of actions: what is left of them, and SAC and TAAC on them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from taac import nest
+from taac.algorithms import SacAlgorithm, TaacAlgorithm
+from taac.algorithms.chunks import ChunkTrajectory, make_chunk
+from taac.algorithms.sac_chunk import SacChunkAlgorithm
+from taac.algorithms.trajectories import follow, part_sizes
+from taac.data_structures import Experience, StepType, TimeStep
+from taac.errors import TaacError
+from taac.networks import CriticEnsemble, PrefixCritics
+from taac.ops.value_ops import n_step_return, prefix_returns
+from taac.specs import TensorSpec, bounded
+
+FIRST, MID, LAST = (int(kind) for kind in StepType)
+SPEC, ACTION = TensorSpec((3,)), bounded((2,), -1.0, 1.0)
+GAMMA = 0.9
+
+
+def chunk_of(*actions, length=3):
+    """The chunk `[1]` of these actions of two numbers each, the first of which is executed."""
+    flat = torch.zeros(1, 2 * length)
+    flat[0, : 2 * len(actions)] = torch.tensor(actions).flatten()
+    return make_chunk(flat, torch.tensor([len(actions)]), length)
+
+
+# The trajectory ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_chunk_is_followed_to_its_end():
+    trajectory, a, b, c = ChunkTrajectory(3), (0.1, 0.2), (0.3, 0.4), (0.5, 0.6)
+    rest = trajectory.zeros(torch.zeros(1, 2))
+    assert trajectory.ended(rest).tolist() == [True] and trajectory.proposal_size(2) == 6
+    tau = trajectory.start(torch.tensor([[*a, *b, *c]]), rest)
+    for expected in (chunk_of(a, b, c), chunk_of(b, c), chunk_of(c)):
+        assert all(torch.equal(x, y) for x, y in zip(tau, expected, strict=True))
+        assert trajectory.ended(tau).tolist() == [expected.left.item() == 0]
+        tau = trajectory.advance(tau)
+    assert part_sizes(trajectory, torch.zeros(2)) == [2, 4, 1]
+    proposal = trajectory.output_for(torch.tensor([[*a]]), rest)
+    assert torch.equal(proposal, torch.tensor([[*a, *a, *a]]))
+
+
+@pytest.mark.parametrize("length", [1, 2, 7])
+def test_as_many_steps_as_actions(length):
+    trajectory = ChunkTrajectory(length)
+    tau = trajectory.start(torch.rand(4, 2 * length), trajectory.zeros(torch.zeros(4, 2)))
+    for _ in range(length - 1):
+        assert not trajectory.ended(tau).any()
+        tau = trajectory.advance(tau)
+    assert trajectory.ended(tau).all()
+
+
+def test_actions_that_do_not_exist_are_masked():
+    chunk = make_chunk(torch.ones(2, 6), torch.tensor([1, 2]), 3)
+    assert chunk.rest.tolist() == [[0, 0, 0, 0], [1, 1, 0, 0]] and chunk.left.tolist() == [[0], [0.5]]
+    with pytest.raises(TaacError, match="1 or more"):
+        ChunkTrajectory(0)
+
+
+def test_recorded_actions_are_explained_by_chunks():
+    """Each of which repeats its first action, so a demonstrator who repeats continues."""
+    action = torch.tensor([[0.1, 0.2], [0.1, 0.2], [0.3, 0.2], [0.3, 0.2], [0.3, 0.2], [0.3, 0.2]])
+    tau, switch = follow(ChunkTrajectory(3), action)
+    assert switch.tolist() == [True, False, True, False, False, True]
+    assert torch.equal(tau.a[1:], action)
+
+
+# SAC on chunks ----------------------------------------------------------------------------------------------------------------
+
+
+def sac(length=3, ctor=SacChunkAlgorithm, **more):
+    torch.manual_seed(0)
+    chunk = {"chunk_length": length} if ctor is SacChunkAlgorithm else {}
+    algorithm = ctor(SPEC, ACTION, **chunk, actor_on_last_frame=False, **more)
+    algorithm.td_loss.set_gamma(0, GAMMA)
+    return algorithm
+
+
+def segment(kinds, discount=None):
+    """One segment `[T, 1]` of steps of these kinds, with rewards 1, 2, 4... on arrival and actions that tell their frame."""
+    count = len(kinds)
+    torch.manual_seed(1)
+    discount = torch.ones(count, 1) if discount is None else torch.tensor(discount).unsqueeze(1)
+    reward = (2.0 ** torch.arange(count)).unsqueeze(1) / 2 * (torch.tensor(kinds) != FIRST).unsqueeze(1)
+    action = (torch.arange(count) / 10).view(count, 1, 1).expand(count, 1, 2)
+    step = TimeStep(
+        torch.tensor(kinds, dtype=torch.uint8).unsqueeze(1), reward, discount, torch.randn(count, 1, 3), action,
+        torch.ones(count, 1, dtype=torch.int16),
+    )  # fmt: skip
+    return Experience(step, ())
+
+
+@pytest.mark.parametrize("joint", [{}, {"combine_critics": "mean"}, {"entropy_in_target": False}])
+def test_chunks_of_one_action_are_sac(joint):
+    """Loss, gradients and actions, bit for bit."""
+    found = []
+    for ctor in (SacAlgorithm, SacChunkAlgorithm):
+        algorithm = sac(1, ctor, **joint)
+        experience = segment([FIRST, MID])
+        torch.manual_seed(2)
+        loss = algorithm.calc_loss(experience, algorithm.train_step(experience)).loss
+        loss.mean().backward()
+        state = algorithm.initial_state(1)
+        step = algorithm.rollout_step(nest.index(experience.time_step, 1), state)
+        assert step.decided.all()
+        found.append([loss, step.output, *(p.grad for p in algorithm.parameters() if p.grad is not None)])
+    assert len(found[0]) == len(found[1]) > 10
+    assert all(torch.equal(a, b) for a, b in zip(*found))
+
+
+@pytest.mark.parametrize(
+    "kinds, discount, actions, reward, product",
+    [
+        ([FIRST, MID, MID, MID], None, 3, 1 + 2 * GAMMA + 4 * GAMMA**2, GAMMA**3),
+        ([MID, MID, LAST, FIRST], None, 2, 1 + 2 * GAMMA, GAMMA**2),  # truncated: bootstraps there
+        ([MID, MID, LAST, FIRST], [1.0, 1.0, 0.0, 1.0], 2, 1 + 2 * GAMMA, 0.0),
+        ([MID, LAST, FIRST, MID], [1.0, 0.0, 1.0, 1.0], 1, 1.0, 0.0),
+        ([MID, MID, MID, LAST], [1.0, 1.0, 1.0, 0.0], 3, 1 + 2 * GAMMA + 4 * GAMMA**2, 0.0),
+    ],
+)  # fmt: skip
+def test_a_window_by_hand(kinds, discount, actions, reward, product):
+    experience = segment(kinds, discount)
+    windows = sac().windows(experience)
+    step = windows.experience.time_step
+    assert windows.actions.tolist() == [actions]
+    assert windows.bootstrap.reward.item() == pytest.approx(reward)
+    assert windows.bootstrap.discount.item() == pytest.approx(product)
+    assert torch.equal(step.observation, experience.time_step.observation[[0, actions]])
+    assert step.step_type[:, 0].tolist() == [kinds[0], kinds[actions]]
+    chunk = make_chunk(step.prev_action[1, :, :-1], windows.actions, 3)
+    executed = experience.time_step.prev_action[1 : actions + 1, 0]
+    assert torch.equal(torch.cat([chunk.a, chunk.rest], -1)[0, : 2 * actions], executed.flatten())
+    assert not torch.cat([chunk.a, chunk.rest], -1)[0, 2 * actions :].any()
+
+
+def test_a_cut_window_is_left_out_if_asked_for():
+    for kinds, acted in ([MID, LAST, FIRST, MID], False), ([MID, MID, MID, LAST], True), ([MID] * 4, True):
+        step = sac(keep_cut_windows=False).windows(segment(kinds)).experience.time_step
+        assert (step.step_type[0] != LAST).item() == acted
+
+
+def test_the_target_is_the_return_of_the_chunk():
+    algorithm, experience = sac(combine_critics="mean"), segment([FIRST, MID, MID, MID])
+    torch.manual_seed(5)
+    info = algorithm.train_step(experience)
+    target = algorithm.targets(info.own.experience, info)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        observation = experience.time_step.observation
+        torch.randn(1, 1, 6)  # the actor's own sample comes first
+        mean, log_std = algorithm.actor(algorithm.actor_features(observation[3]))
+        noise = torch.randn(1, 6)
+        action = torch.tanh(mean + log_std.exp() * noise)
+        log_pi = torch.distributions.Normal(0.0, 1.0).log_prob(noise) - log_std - torch.log(1 - action**2 + 1e-12)
+        parts = (action[:, :2], action[:, 2:], torch.ones(1, 1))
+        value = algorithm.target_critics(algorithm.encoder(observation[3]), *parts).mean(0) - log_pi.sum(-1)
+    assert target.item() == pytest.approx((1 + 2 * GAMMA + 4 * GAMMA**2 + GAMMA**3 * value).item(), rel=1e-4)
+
+
+def test_a_chunk_is_executed_without_looking_again():
+    algorithm = sac()
+    state, steps = algorithm.initial_state(2), []
+    frame = nest.index(segment([MID] * 8).time_step, slice(0, 8))
+    for t in range(7):
+        step = nest.map_structure(lambda x, t=t: x[t].repeat(2, *[1] * (x.dim() - 2)), frame)
+        steps.append(algorithm.predict_step(step, state))
+        state = steps[-1].state
+    assert [step.decided.tolist() for step in steps] == [[t % 3 == 0] * 2 for t in range(7)]
+    proposed = torch.tanh(algorithm.actor(algorithm.actor_features(frame.observation[3]))[0])[0].detach()
+    assert torch.allclose(torch.cat([step.output[0] for step in steps[3:6]]), proposed)
+    before, taken = nest.index((steps[3].state, steps[4]), slice(0, 1))
+    q, _ = algorithm.action_values(nest.index(frame, 4), before, taken)
+    parts = chunk_of(proposed[2:4].tolist(), proposed[4:].tolist())
+    expected = algorithm.critics(algorithm.encoder(frame.observation[4]), *parts).amin(0)
+    assert q.item() == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_the_best_of_samples_is_what_the_critics_value_most():
+    algorithm = sac(best_of=200)
+    nn.init.normal_(algorithm.critics.last.weight)
+    features = torch.randn(1, 3)
+    mean, log_std = torch.zeros(1, 6), torch.full((1, 6), -1.0)
+    best = algorithm._best_of(algorithm.critics, features, mean, log_std)
+    some = torch.tanh(torch.randn(200, 1, 6) * log_std.exp())
+
+    def value(actions):
+        seen = features.expand(*actions.shape[:-1], 3)
+        return algorithm.least_value(algorithm.q_values(algorithm.critics, seen, *algorithm.action_parts(actions)))
+
+    assert value(best) > value(some).quantile(0.9)
+    experience = segment([FIRST, MID, MID, MID])
+    info = algorithm.train_step(experience)
+    algorithm.calc_loss(experience, info).loss.mean().backward()
+    with torch.no_grad():
+        pre_tanh = torch.atanh(experience.time_step.prev_action[1:].flatten()[None])
+        mean, log_std = algorithm.actor(algorithm.actor_features(experience.time_step.observation[0]))
+    actor = sac(best_of=200)
+    log_pi = torch.distributions.Normal(mean, log_std.exp()).log_prob(pre_tanh) - torch.log(1 - torch.tanh(pre_tanh) ** 2)
+    loss = actor._imitating(info.own, info)
+    assert loss[0].item() == pytest.approx(-log_pi.sum().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("kinds", [[FIRST, MID, MID, MID], [MID, MID, LAST, FIRST], [MID, LAST, FIRST, MID]])
+def test_returns_of_prefixes_are_n_step_returns(kinds):
+    step, value = segment(kinds).time_step, torch.randn(4, 1)
+    discount = GAMMA * step.discount
+    found = prefix_returns(step.reward, value, step.step_type, discount)
+    for k in range(1, 4):
+        part = slice(0, k + 1)
+        expected = n_step_return(step.reward[part], value[part], step.step_type[part], discount[part])[0]
+        assert torch.allclose(found[k - 1], expected)
+
+
+def test_prefix_critics_value_what_exists():
+    torch.manual_seed(0)
+    critics = PrefixCritics(3 + 7, action_sizes=[2, 4, 1], hidden_layers=(8, 8), num_critics=3)
+    nn.init.normal_(critics.last.weight)
+    features, actions = torch.randn(5, 3), torch.rand(5, 6)
+    every = critics(features, *make_chunk(actions, 3, 3))
+    assert every.shape == (3, 5, 3)
+    for k in (1, 2, 3):
+        part = critics(features, *make_chunk(actions, k, 3))
+        assert torch.allclose(critics.value(part), every[..., k - 1], atol=1e-6)
+        assert torch.allclose(part[..., :k], every[..., :k], atol=1e-6)
+    changed = actions.clone()
+    changed[:, 4:] = 0.5
+    assert torch.allclose(critics(features, *make_chunk(changed, 3, 3))[..., :2], every[..., :2])
+    assert not torch.allclose(critics(features, *make_chunk(changed, 3, 3))[..., 2], every[..., 2])
+    single = PrefixCritics(3 + 2, action_sizes=[2], hidden_layers=(8,))
+    assert single(features, actions[:, :2]).shape == (2, 5, 1)
+
+
+def test_prefix_critics_are_a_gru_of_torch():
+    critics = PrefixCritics(3 + 7, action_sizes=[2, 4, 1], hidden_layers=(8,), num_critics=1)
+    gru = nn.GRUCell(2, 8)
+    with torch.no_grad():
+        gru.weight_ih.copy_(critics.of_action.weight[0].T)
+        gru.weight_hh.copy_(critics.of_state.weight[0].T)
+        gru.bias_ih.copy_(critics.of_action.bias[0, 0])
+        gru.bias_hh.copy_(critics.of_state.bias[0, 0])
+        features, actions = torch.randn(4, 3), torch.rand(4, 6)
+        x = torch.relu(critics.hidden[0](features[None]))[0]
+        for k in range(3):
+            x = gru(actions[:, 2 * k : 2 * k + 2], x)
+            q = critics(features, *make_chunk(actions, 3, 3))[0, :, k]
+            assert torch.allclose(q, critics.last(x[None])[0, :, 0], atol=1e-6)
+
+
+def test_all_prefixes_are_learnt():
+    """Of a chunk cut after two actions, the second target counts for the third."""
+    algorithm = sac(critic_ctor=PrefixCritics)
+    experience = segment([MID, MID, LAST, FIRST], [1.0, 1.0, 0.0, 1.0])
+    torch.manual_seed(3)
+    info = algorithm.train_step(experience)
+    target = algorithm.targets(info.own.experience, info)
+    assert target.each[0, 0, 1:].tolist() == pytest.approx([1 + 2 * GAMMA] * 2)
+    assert target.each[0, 0, 0].item() != pytest.approx(1.0)
+    loss = algorithm.critic_loss(info.prediction, target)[0]
+    assert loss.item() == pytest.approx((info.prediction[:, 0, 0] - target.each[0, 0]).square().mean(-1).sum().item())
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [({"length": 0}, "chunk_length.*1 or more"), ({"best_of": 0}, "best_of"), ({"cloning_weight": -1.0}, "cloning_weight")],
+)  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(more, said):
+    with pytest.raises(TaacError, match=said):
+        sac(**more)
+
+
+def test_prefix_critics_need_chunks():
+    with pytest.raises(TaacError, match="sac_chunk or taac_chunk"):
+        PrefixCritics(5, action_sizes=[2, 1])
+    with pytest.raises(TaacError, match="one reward"):
+        PrefixCritics(5, 2, action_sizes=[2])
+
+
+# TAAC on chunks ---------------------------------------------------------------------------------------------------------------
+
+
+def taac(length=3, **more):
+    torch.manual_seed(0)
+    algorithm = TaacAlgorithm(SPEC, ACTION, trajectory=ChunkTrajectory(length), **more)
+    algorithm.td_loss.set_gamma(0, GAMMA)
+    return algorithm
+
+
+def rolled_out(algorithm, kinds):
+    """A segment `[T, 1]` of an episode that the algorithm plays, as the replay buffer holds it."""
+    frames, infos, action, state = segment(kinds).time_step, [], torch.zeros(1, 2), algorithm.initial_state(1)
+    actions = []
+    for t in range(len(kinds)):
+        actions.append(action)
+        step = algorithm.rollout_step(nest.index(frames, t)._replace(prev_action=action), state)
+        action, state = step.output, step.state
+        infos.append(step.info)
+    info = nest.map_structure(lambda *leaves: torch.stack(leaves), *infos)
+    return Experience(frames._replace(prev_action=torch.stack(actions)), info)
+
+
+@pytest.mark.parametrize("critics", [CriticEnsemble, PrefixCritics])
+def test_taac_switches_where_a_chunk_ends(critics):
+    algorithm = taac(critic_ctor=critics, b1_advantage_clipping=(-50.0, -50.0))  # it never wants to
+    state, decided = algorithm.initial_state(1), []
+    for t in range(7):
+        step = algorithm.rollout_step(nest.index(segment([FIRST if t == 0 else MID] * 2).time_step, 0), state)
+        state = step.state
+        decided.append(step.decided.item())
+    assert decided == [t % 3 == 0 for t in range(7)], "open loop"
+
+
+def test_chunks_of_one_action_decide_at_every_step():
+    algorithm = taac(1)
+    experience = rolled_out(algorithm, [FIRST, MID, MID, MID, LAST])
+    info = algorithm.train_step(experience)
+    assert experience.rollout_info.switch.all() and info.switch.all()
+    assert (info.beta[..., 1] == 1).all()
+    loss = algorithm.calc_loss(experience, info)
+    assert loss.extra["loss/temperature_beta"] == 0 and loss.extra["beta/reach_through"] == 0
+
+
+def test_the_return_of_a_chunk_that_goes_on_is_monte_carlos():
+    """A chunk of 4 that the rollout and the present policy follow: past all steps until it ends."""
+    algorithm = taac(4, b1_advantage_clipping=(-50.0, -50.0))
+    experience = rolled_out(algorithm, [FIRST, MID, MID, MID, MID, MID])
+    assert experience.rollout_info.switch[:, 0].tolist() == [True, False, False, False, True, False]
+    step = experience.time_step._replace(reward=(2.0 ** torch.arange(6)).unsqueeze(1) / 2)
+    info = algorithm.train_step(experience._replace(time_step=step))
+    target = algorithm.td_loss.targets(step, info.value, info.switch, info.bonus)
+    value = info.value[4].item()  # of the state in which the next chunk begins
+    expected = sum(GAMMA**i * 2.0**i for i in range(4)) + GAMMA**4 * value
+    assert target[0, 0].item() == pytest.approx(expected, rel=1e-4)
+    assert np.allclose(info.beta[4, 0].tolist(), [0, 1])
