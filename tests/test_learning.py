@@ -68,9 +68,8 @@ def point_mass(method, env_name, *more, updates=400):
     return trainer, evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=7)
 
 
-OTHERS = [
-    pytest.param(method, marks=pytest.mark.slow) for method in ("sac_krep", "sdar", "tla", "td3", "temporl", "temporl_ddpg")
-]
+SLOW = ("sac_krep", "sac_chunk", "taac_chunk", "sdar", "tla", "td3", "temporl", "temporl_ddpg")
+OTHERS = [pytest.param(method, marks=pytest.mark.slow) for method in SLOW]
 
 
 @pytest.mark.parametrize("method", ["sac", "taac_q", *OTHERS])

@@ -20,6 +20,7 @@ from taac.errors import TaacError
 from taac.machine.compiled import CompiledFunction, check_compiler
 from taac.machine.ranks import Ranks
 from taac.networks import ObservationNormalizer, RewardNormalizer, RewardScaler
+from taac.ops.pictures import random_shift
 from taac.specs import observed
 
 Role = Literal["learn", "collect", "act", "value"]
@@ -46,6 +47,7 @@ class Agent(nn.Module):
             `compile_programs`, which a trainer calls where it pays.
         agents: folds the frames of several agents that share the policy into frames of one agent, which the normalisers and
             the algorithm see; None: there is one agent.
+        random_shift: sampled pictures are moved by up to so many pixels in each direction, each frame by a number of its own.
 
     Attributes:
         gathers_statistics: whether rollouts update the statistics of observations. A collector in another process sets it to
@@ -64,8 +66,12 @@ class Agent(nn.Module):
         reward_signals: Sequence[RewardSignal] = (),
         compile: bool | Literal["auto"] = False,
         agents: AgentBatch | None = None,
+        random_shift: int = 0,
     ):
         super().__init__()
+        if random_shift < 0:
+            raise TaacError(f"create_agent.random_shift must be 0 or more pixels, got {random_shift}")
+        self.random_shift = random_shift
         if role not in get_args(Role):
             raise TaacError(f"role must be 'learn', 'collect', 'act' or 'value', got '{role}'")
         self.role, self.gathers_statistics = role, True
@@ -212,6 +218,9 @@ class Agent(nn.Module):
         """Moves a sampled batch to the device, normalises it and adds reward signals. Updates the reward statistics."""
         experience = self._folded(experience)
         time_step = self._seen(experience.time_step)
+        if self.random_shift:
+            shifted = nest.map_structure(self._shifted, time_step.observation)
+            time_step = time_step._replace(observation=shifted)
         if self.reward_normalizer is not None:
             self._count_rewards(time_step)
             time_step = time_step._replace(reward=self.reward_normalizer(time_step.reward, time_step.duration))
@@ -222,6 +231,10 @@ class Agent(nn.Module):
             time_step = time_step._replace(reward=torch.cat([task, *own], dim=-1))
         learnt = self.algorithm.learnt_reward(time_step.reward)
         return experience._replace(time_step=time_step._replace(reward=learnt))
+
+    def _shifted(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns pictures `[T, B, H, W, C]` of bytes randomly shifted, and all else as it is."""
+        return random_shift(x, self.random_shift) if x.dtype == torch.uint8 and x.dim() == 5 else x
 
     @staticmethod
     def shown_to_signals(time_step: TimeStep) -> TimeStep:

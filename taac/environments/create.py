@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, iterate
 
 from taac.configuration import Binding, Config, gin_state, reading
-from taac.environments import envpool_vector, offscreen, single
+from taac.environments import envpool_vector, images, offscreen, single
 from taac.environments.process_settings import Preserved
 from taac.environments.vector_environment import VectorEnvironment
 from taac.environments.workers import Workers
@@ -42,6 +42,7 @@ def create_environment(
     step_timeout: float | None = None,
     max_restarts: int = 3,
     info: Sequence[str] = (),
+    frame_stack: int = 1,
     remake: bool | None = None,
     engine: Literal["gymnasium", "envpool"] = "gymnasium",
     recorded: bool = False,
@@ -79,6 +80,8 @@ def create_environment(
         info: numbers in the environment's `info` that episodes report, such as `('is_success', 'reward_ctrl:sum')`: the last
             value in an episode, or the `:sum`, `:mean`, `:max` or `:min`. They appear as summaries, `rollout/info/is_success` and
             `evaluation/info/is_success`, in evaluations.csv and in reports.
+        frame_stack: the last so many pictures are stacked along their channels; 1: one. It stacks what the agent sees, after
+            `action_repeat` steps of the environment. The replay buffer stores each picture once.
         remake: whether to recreate environments for every episode. Simulators that keep state across episodes need it,
             or a resumed run would differ. None does so for those known to need it, Box2D's. `taac check --env_name` tests it.
         engine: what steps the environments. "envpool" steps them in a pool of C++ threads; see `EnvpoolVector`. `env_name`
@@ -99,6 +102,7 @@ def create_environment(
         ("action_repeat", action_repeat, 1 <= action_repeat <= _MOST_REPEATS, f"1 to {_MOST_REPEATS}"),
         ("action_repeat_gamma", action_repeat_gamma, 0 < action_repeat_gamma <= 1, "in (0, 1]"),
         ("step_timeout", step_timeout, step_timeout is None or step_timeout > 0, "above 0 seconds, or None"),
+        ("frame_stack", frame_stack, frame_stack >= 1, "1 or more"),
         ("max_restarts", max_restarts, max_restarts >= 0, "0 or more"),
         ("max_episode_steps", max_episode_steps, max_episode_steps is None or max_episode_steps >= 1, "1 or more, or None"),
     ):
@@ -111,7 +115,8 @@ def create_environment(
     if engine == "envpool":
         refused = {
             "asynchronous": asynchronous, "wrappers": tuple(wrappers), "action_repeat": repeats and action_repeat,
-            "remake": remake, "info": info, "step_timeout": step_timeout, "recorded steps (such as evaluation_video)": recorded,
+            "remake": remake, "info": info, "frame_stack": frame_stack > 1, "step_timeout": step_timeout,
+            "recorded steps (such as evaluation_video)": recorded,
             "render_mode": render_mode,
         }  # fmt: skip
         envs = envpool_vector.EnvpoolVector(env_name, num_envs, max_episode_steps, kwargs, refused)
@@ -130,6 +135,9 @@ def create_environment(
         repeat = single.ChosenRepeat if action_repeat_chosen is True else action_repeat_chosen or single.ActionRepeat
         outside.append(functools.partial(repeat, num_steps=action_repeat, gamma=repeat_gamma))
 
+    if frame_stack > 1:
+        outside.append(functools.partial(images.FrameStack, num_frames=frame_stack))
+
     def copies(make: Callable[..., gymnasium.Env], inside: Iterable[Any], count: int) -> list[Callable[[], gymnasium.Env]]:
         args = (remakes, spec, kwargs, (*inside, *outside), max_episode_steps)
         return [functools.partial(make, (number, num_envs), *args) for number in range(count)]
@@ -141,6 +149,7 @@ def create_environment(
             "max_episode_steps": single.time_limit(env),
             "duration_coordinate": env.has_wrapper_attr("duration_coordinate") and env.get_wrapper_attr("duration_coordinate"),
             "goal_functions": single.goal_functions(env), "info": info,
+            "frame_stack": frame_stack,
         }  # fmt: skip
 
     if elsewhere or not asynchronous:

@@ -41,6 +41,7 @@ class VectorEnvironment:
         observation_space, action_space: Gymnasium's spaces of one environment.
         durations: the least and the greatest number of environment steps of an action, unless the episode ends first.
         duration_coordinate: whether the last number of an action says only how long it lasts; see `DurationCoordinate`.
+        frame_stack: number of pictures that are stacked along the channels of each.
         info: names of the numbers that episodes report; see `create_environment`.
         episode_info: `[B, K]`, these numbers where the last `step` ended an episode; elsewhere without meaning.
         goal_functions: `compute_reward` and perhaps `compute_terminated` by name, of an environment with goals; else empty.
@@ -75,6 +76,7 @@ class VectorEnvironment:
         duration_coordinate: bool = False,
         goal_functions: Mapping[str, Callable[..., Any]] | None = None,
         info: Sequence[str] = (),
+        frame_stack: int = 1,
     ):
         mode = env.metadata.get("autoreset_mode")
         if mode != AutoresetMode.NEXT_STEP:
@@ -88,7 +90,7 @@ class VectorEnvironment:
         self.action_spec, self._to_env_action = spaces.action_adapter(self.action_space)
         self.reward_dim, self.recorded = reward_dim, recorded
         self.durations, self.repeat_gamma, self.duration_coordinate = durations, repeat_gamma, duration_coordinate
-        self.goal_functions = dict(goal_functions or {})
+        self.goal_functions, self.frame_stack = dict(goal_functions or {}), frame_stack
         self.info, self.episode_info = tuple(info), np.zeros((self.num_envs, len(info)))
         self._reward_shape = (self.num_envs,) if reward_dim is None else (self.num_envs, reward_dim)
         self._checks = StepChecks(self)

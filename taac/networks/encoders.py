@@ -54,7 +54,8 @@ class ImageEncoder(nn.Module):
         if height < min(width, depth):  # in [84, 84, 3] the last is smallest; a board may have more planes than rows
             raise TaacError(
                 f"an image of shape {list(spec.shape)} seems to have its channels first, or to be a stack of frames: the first "
-                "dimension is the least. ImageEncoder reads [height, width, channels]: move the first dimension to the end with "
+                "dimension is the least. ImageEncoder reads [height, width, channels]: for bytes bind "
+                "create_environment.wrappers = (@Pictures,), or move the first dimension to the end with "
                 + _transformed(spec, "numpy.moveaxis(image, 0, -1)", (width, depth, height))
                 + f"; if it is no picture, flatten it with gymnasium.wrappers.FlattenObservation(env); {_OF_A_PART}"
             )
@@ -172,13 +173,14 @@ def _check_bytes(path: str, spec: TensorSpec) -> None:
         return
     name, shape = f"the observation '{path}'" if path else "the observation", list(spec.shape)
     mend = (
-        f"for a grey picture add a dimension with gymnasium.wrappers.ReshapeObservation(env, {(*spec.shape, 1)}), or make it "
+        "for a grey picture bind create_environment.wrappers = (@Pictures,), or add a dimension with "
+        f"gymnasium.wrappers.ReshapeObservation(env, {(*spec.shape, 1)}), or make it "
         "with GrayscaleObservation(env, keep_dim=True)"
     )
     if len(shape) == 4:  # as FrameStackObservation makes it of pictures
         stack, height, width, channels = shape
         wrapper = _transformed(spec, "numpy.concatenate(image, axis=-1)", (height, width, stack * channels))
-        mend = f"for a stack of frames put them into the channels with {wrapper}"
+        mend = f"for a stack of frames bind create_environment.frame_stack, or put them into the channels with {wrapper}"
     elif len(shape) > 4:
         mend = "for a stack of frames put them into the channels with gymnasium.wrappers.TransformObservation"
     raise TaacError(

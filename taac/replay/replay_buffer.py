@@ -13,6 +13,7 @@ from taac.data_structures import FIRST, LAST, Experience, Nest
 from taac.errors import TaacError
 from taac.machine.memory import available_bytes, readable_bytes
 from taac.replay.episode_index import EpisodeIndex
+from taac.specs import TensorSpec
 
 REDRAWS = 4  # of segments without a frame to learn from; once on a GPU, where each costs six operations, needed or not
 
@@ -50,7 +51,7 @@ class Replay(Protocol):
         """
 
 
-@gin.configurable(denylist=["device", "burn_in", "learns_on_last_frame"])
+@gin.configurable(denylist=["device", "burn_in", "learns_on_last_frame", "frame_stack"])
 class ReplayBuffer:
     """Stores the last `length` frames of each environment. Takes memory for as many as `reserve` is told, and more as they come.
 
@@ -67,6 +68,9 @@ class ReplayBuffer:
         device: the device that stores the frames.
         burn_in: first frames of a segment that the algorithm does not learn from.
         learns_on_last_frame: whether it learns from the last one.
+        frame_stack: k: pictures of observations, uint8 `[H, W, k C]`, are stacks whose newest frame alone is stored, `[H, W, C]`.
+            They are stacked anew when they are read, from frames of the same episode, whose first one is repeated. Where frames
+            have been overwritten, no segment begins with a stack that needs them (with priorities, it repeats the oldest one).
 
     Attributes:
         added: number of frames ever added for each environment.
@@ -86,9 +90,14 @@ class ReplayBuffer:
         device: torch.device | str = "cpu",
         burn_in: int = 0,
         learns_on_last_frame: bool = True,
+        frame_stack: int = 1,
     ):
         if length < 2:
             raise TaacError(f"ReplayBuffer.length must be 2 or more frames, got {length}")
+        self._stack, self._spec = frame_stack, experience_spec
+        experience_spec = stored_spec(experience_spec, frame_stack)
+        shapes = (spec.shape for spec in nest.flatten(experience_spec))
+        self._stacked = [given.shape != stored for given, stored in zip(nest.flatten(self._spec), shapes)]
         self.num_envs, self.length, self.device = num_envs, length, torch.device(device)
         self.burn_in, self.learns_on_last_frame = burn_in, learns_on_last_frame
         self.frame_bytes = required_bytes(experience_spec, num_envs, 1)
@@ -164,6 +173,8 @@ class ReplayBuffer:
             self.reserve(max(1000, place * 5 // 4))
         if self._rows:
             leaves = [nest.array(leaf) for leaf in leaves]
+        if self._stack > 1:
+            leaves = [x[..., -kind[0][-1] :] if s else x for x, s, kind in zip(leaves, self._stacked, self._kinds)]
         for (shape, dtype), leaf, storage in zip(self._kinds, leaves, self._leaves):
             if leaf.shape != shape:
                 raise TaacError(f"a frame of shape {list(leaf.shape)} does not fit the buffer's {list(shape)}")
@@ -192,15 +203,17 @@ class ReplayBuffer:
         return self._uniform(batch_size, length)
 
     def _uniform(self, batch_size: int, length: int) -> Batch:
-        starts = self._starts(length)
+        whole = self._stack - 1 if self.added > self.length else 0  # the oldest frames' stacks have lost some
+        starts = self._starts(length + whole)
         environment, start = self._draw(batch_size, starts)
+        start += whole
         if length == self.burn_in + 2 and not self.learns_on_last_frame:
-            start = self._where_actions_are(environment, start, starts)
+            start = self._where_actions_are(environment, start, starts, whole)
         return Batch(self._segments(environment, start, length), None, None, environment, self.added - self.size + start)
 
     def blank(self, batch_size: int, length: int) -> Batch:
         """Returns a batch like those of `sample_batch`, of zeros. It draws no random numbers and needs no stored frames."""
-        zeros = nest.map_structure(lambda x: x.new_zeros(length, batch_size, *x.shape[2:]), self._storage)
+        zeros = nest.map_structure(lambda s: s.zeros(length, batch_size, device=self.device), self._spec)
         return Batch(zeros, None, None)
 
     def update_priorities(self, batch: Batch, error: torch.Tensor | None) -> None:
@@ -234,7 +247,7 @@ class ReplayBuffer:
 
     def read(self, environment: torch.Tensor, frame: torch.Tensor) -> Experience:
         """Returns stored frames of the environments `[B']`, leaves `[B', ...]`."""
-        return nest.map_structure(lambda leaf: leaf[frame % self.length, environment], self._storage)
+        return nest.index(self._segments(environment, frame - (self.added - self.size), 1), 0)
 
     def _starts(self, length: int) -> int:
         """Number of frames of each environment at which a segment can start."""
@@ -248,7 +261,22 @@ class ReplayBuffer:
 
     def _segments(self, environment: torch.Tensor, start: torch.Tensor, length: int) -> Experience:
         gather = self._gather_numpy if self._rows else self._gather
-        return nest.pack_like(self._storage, gather(environment, start, length))
+        leaves = gather(environment, start, length)
+        if self._stack > 1:
+            self._restack(leaves, environment, start, length)
+        return nest.pack_like(self._storage, leaves)
+
+    def _restack(self, leaves: list[torch.Tensor], environment: torch.Tensor, start: torch.Tensor, length: int) -> None:
+        """Replaces stored pictures of segments, `[T, B', H, W, C]` in `leaves`, by stacks `[T, B', H, W, k C]`."""
+        frame = self.added - self.size + start + torch.arange(length, device=self.device).unsqueeze(1)  # [T, B']
+        env = environment.expand_as(frame)
+        first, _ = self.episode_bounds(env.flatten(), frame.flatten())
+        back = torch.arange(self._stack - 1, -1, -1, device=self.device)  # frames back, the oldest first
+        place = torch.maximum(frame.unsqueeze(-1) - back, first.view(*frame.shape, 1)) % self.length  # [T, B', k]
+        for i, stacked in enumerate(self._stacked):
+            if stacked:
+                found = self._leaves[i][place, env.unsqueeze(-1)]  # [T, B', k, H, W, C]
+                leaves[i] = found.movedim(2, -2).flatten(-2)
 
     def _gather(self, environment: torch.Tensor, start: torch.Tensor, length: int) -> list[torch.Tensor]:
         """Reads the segments that `_draw` chose, leaves `[T, B', ...]`."""
@@ -272,15 +300,17 @@ class ReplayBuffer:
         uniform = torch.rand(batch_size, device=self.device, dtype=torch.float64)
         return environment, uniform.add_(stratum).div_(strata).mul_(starts).long().clamp_(max=starts - 1)
 
-    def _where_actions_are(self, environment: torch.Tensor, start: torch.Tensor, starts: int) -> torch.Tensor:
-        """Draws first frames `[B']` again, of any age, whose segment learns from nothing but LAST."""
+    def _where_actions_are(
+        self, environment: torch.Tensor, start: torch.Tensor, starts: int, least: int = 0
+    ) -> torch.Tensor:
+        """Draws first frames `[B']` again, from `least` on, whose segment learns from nothing but LAST."""
         step_type, oldest = self._storage.time_step.step_type, self.next - self.size + self.burn_in
         on_cpu = self.device.type == "cpu"
         for _ in range(REDRAWS if on_cpu else 1):
             idle = step_type[(oldest + start) % self.length, environment] == LAST
             if on_cpu and not idle.any():  # on a GPU the check would wait for the device
                 break
-            start = torch.where(idle, torch.randint(starts, start.shape, device=self.device), start)
+            start = torch.where(idle, least + torch.randint(starts, start.shape, device=self.device), start)
         return start
 
     def _stratify(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -315,6 +345,20 @@ class ReplayBuffer:
             )
         self.reserve(size)
         self.added = added
+
+
+def stored_spec(experience_spec: Nest, frame_stack: int) -> Nest:
+    """Returns the spec of what is stored of a frame: of stacks of pictures, the newest one."""
+    if frame_stack == 1:
+        return experience_spec
+
+    def newest(spec: TensorSpec) -> TensorSpec:
+        if spec.dtype != torch.uint8 or len(spec.shape) != 3:
+            return spec
+        return TensorSpec((*spec.shape[:2], spec.shape[2] // frame_stack), spec.dtype)
+
+    step = experience_spec.time_step
+    return experience_spec._replace(time_step=step._replace(observation=nest.map_structure(newest, step.observation)))
 
 
 def required_bytes(experience_spec: Nest, num_envs: int, length: int) -> int:

@@ -58,6 +58,7 @@ def create_agent(
     task_strength: float | Schedule | Sequence[float | Schedule] = 1.0,
     compile: bool | Literal["auto"] = "auto",
     shared_policy: bool | None = None,
+    random_shift: int = 0,
     role: Role = "learn",
 ) -> Agent:
     """Builds an agent: an algorithm for an environment, with its normalisers.
@@ -82,6 +83,7 @@ def create_agent(
         shared_policy: True: the first dimension of action and observation counts agents that share the policy; see
             `AgentBatch`. False: there is one agent, and the entries of a MultiDiscrete action are its branches; see
             `DiscreteSacAlgorithm`. None: like False, but MultiDiscrete actions are refused because they can mean either.
+        random_shift: sampled pictures are moved by up to so many pixels in each direction (DrQ has 4 of 84); 0: they are not.
         role: "learn", or "collect", "act" or "value" for an agent that holds only what it needs for that; see `Agent`.
     """
     spec, action_spec, reward_dim = environment.observation_spec, environment.action_spec, environment.reward_dim
@@ -134,6 +136,7 @@ def create_agent(
         signals,
         compile,
         agents,
+        random_shift,
     ).to_device(device)
 
 
@@ -224,9 +227,11 @@ def create_experiment(
             check_supported(agent, demonstrations)
         burn_in, on_last = agent.algorithm.burn_in, agent.algorithm.learns_on_last_frame
         asked = inspect.signature(replay_buffer_ctor).parameters
-        goals = {name: function for name, function in environment.goal_functions.items() if name in asked}
+        known: dict[str, Any] = {name: function for name, function in environment.goal_functions.items() if name in asked}
+        if environment.frame_stack > 1:
+            known["frame_stack"] = environment.frame_stack
         replay_buffer = replay_buffer_ctor(
-            spec, environment.num_envs, device=replay_where, burn_in=burn_in, learns_on_last_frame=on_last, **goals
+            spec, environment.num_envs, device=replay_where, burn_in=burn_in, learns_on_last_frame=on_last, **known
         )
         checks.check_hindsight(replay_buffer, environment, agent, demonstrations_ctor if demonstrations else None)
         replay: ReplayBuffer | HalfDemonstrations = replay_buffer
