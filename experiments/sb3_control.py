@@ -5,10 +5,11 @@
 
 Run it in an environment that has Stable-Baselines3 (`make bench-peers` makes one); taac itself need not be there. Each run
 goes to <root_dir>/<task>/sb3_<algorithm>/seed_<n>: `evaluations.csv`, `run.json` and `config.gin`, with the names that this
-package uses for the same things. The settings are Stable-Baselines3's defaults, but for 10,000 uniform steps at the beginning, as
-in RL Zoo, and a replay buffer as long as the run; for TD3 also layers of 256 and 256, a learning rate of 3e-4 and normal noise of
-0.1 on actions. A finished run is left alone; one that was interrupted begins again: Stable-Baselines3 cannot go on with the same
-numbers.
+package uses for the same things. The settings are Stable-Baselines3's defaults, but for 10,000 uniform steps at the
+beginning, as in RL Zoo, and a replay buffer as long as the run; for TD3 also layers of 256 and 256, a learning rate of 3e-4 and normal
+noise of 0.1 on actions. `--her` gives SAC goals in hindsight and the settings of `gin/tasks/goals.gin` (`pip install
+gymnasium-robotics`). A finished run is left alone; one that was interrupted begins again: Stable-Baselines3 cannot go on with the
+same numbers.
 
 Every `--evaluation_interval` steps, `--evaluation_episodes` greedy episodes are played in an environment of their own, whose
 episodes are seeded by the run's seed, the step and their number.
@@ -17,6 +18,7 @@ episodes are seeded by the run's seed, the step and their number.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import datetime
 import importlib.metadata
@@ -31,6 +33,9 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+
+with contextlib.suppress(ModuleNotFoundError):
+    import gymnasium_robotics  # registers tasks with goals  # noqa: F401
 
 COLUMNS = ("env_steps", "updates", "training_decisions", "seconds", "episodes", "return_mean", "return_std", "length")
 PACKAGES = ("stable-baselines3", "torch", "numpy", "gymnasium", "mujoco")
@@ -81,6 +86,15 @@ def make_model(task: str, seed: int, options: argparse.Namespace) -> Any:
     from stable_baselines3.common.noise import NormalActionNoise
 
     torch.set_num_threads(1)
+    if options.her:
+        from stable_baselines3 import HerReplayBuffer
+
+        return SAC(
+            "MultiInputPolicy", task, seed=seed, device="cpu", learning_starts=options.initial_collect_steps,
+            learning_rate=1e-3, gamma=0.95, tau=0.05, batch_size=256, buffer_size=max(options.num_env_steps, 1),
+            policy_kwargs={"net_arch": [256, 256, 256]}, replay_buffer_class=HerReplayBuffer,
+            replay_buffer_kwargs={"n_sampled_goal": 4, "goal_selection_strategy": "future"}, verbose=0,
+        )  # fmt: skip
     model = {"sac": SAC, "td3": TD3}[options.algorithm](
         "MlpPolicy", task, seed=seed, device="cpu", learning_starts=options.initial_collect_steps, learning_rate=3e-4,
         batch_size=256, buffer_size=max(options.num_env_steps, 1), policy_kwargs={"net_arch": [256, 256]}, verbose=0,
@@ -111,7 +125,7 @@ def train(folder: Path, task: str, seed: int, options: argparse.Namespace) -> No
             evaluating += time.perf_counter() - now
             print(f"{task} seed {seed}: {steps} steps, return {returns.mean():.1f} +- {returns.std():.1f}", flush=True)
     about = {
-        "status": "finished", "method": f"sb3_{options.algorithm}", "seed": seed, "environment": task, "device": "cpu",
+        "status": "finished", "method": method(options), "seed": seed, "environment": task, "device": "cpu",
         "command": shlex.join(["python", "-m", "experiments.sb3_control", *sys.argv[1:]]),
         "start": start.isoformat(timespec="seconds"),
         "end": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -122,6 +136,10 @@ def train(folder: Path, task: str, seed: int, options: argparse.Namespace) -> No
     temporary = folder / "run.json.part"
     temporary.write_text(json.dumps(about, indent=2) + "\n")
     temporary.replace(folder / "run.json")
+
+
+def method(options: argparse.Namespace) -> str:
+    return f"sb3_{options.algorithm}{'+her' if options.her else ''}"
 
 
 def version(package: str) -> str | None:
@@ -143,6 +161,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root_dir", type=Path, required=True)
     parser.add_argument("--algorithm", choices=("sac", "td3"), default="sac")
+    parser.add_argument("--her", action="store_true", help="goals in hindsight, for SAC")
     parser.add_argument("--tasks", required=True, help="environment ids, separated by commas")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first_seed", type=int, default=0)
@@ -157,7 +176,7 @@ def main() -> None:
     options = parser().parse_args()
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         for task in options.tasks.split(","):
-            folder = options.root_dir / task / f"sb3_{options.algorithm}" / f"seed_{seed}"
+            folder = options.root_dir / task / method(options) / f"seed_{seed}"
             if not (folder / "run.json").exists():
                 train(folder, task, seed, options)
 
