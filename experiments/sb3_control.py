@@ -6,8 +6,8 @@
 Run it in an environment that has Stable-Baselines3 (`make bench-peers` makes one); taac itself need not be there. Each run
 goes to <root_dir>/<task>/sb3_<algorithm>/seed_<n>: `evaluations.csv`, `run.json` and `config.gin`, with the names that this
 package uses for the same things. The settings are Stable-Baselines3's defaults, but for 10,000 uniform steps at the
-beginning, as in RL Zoo, and a replay buffer as long as the run; for TD3 also layers of 256 and 256, a learning rate of 3e-4 and normal
-noise of 0.1 on actions. `--her` gives SAC goals in hindsight and the settings of `gin/tasks/goals.gin` (`pip install
+beginning, as in RL Zoo, and a replay buffer as long as the run; for TD3 also layers of 256 and 256, a learning rate of 3e-4 and
+normal noise of 0.1 on actions. `--her` gives SAC goals in hindsight and the settings of `gin/tasks/goals.gin` (`pip install
 gymnasium-robotics`). A finished run is left alone; one that was interrupted begins again: Stable-Baselines3 cannot go on with the
 same numbers.
 

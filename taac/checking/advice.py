@@ -19,6 +19,7 @@ from taac.machine.products import slowness
 from taac.networks import RewardNormalizer
 from taac.networks.encoders import is_image
 from taac.ops import distributions
+from taac.replay import HindsightReplayBuffer
 from taac.specs import TensorSpec
 from taac.training.trainer import Trainer
 
@@ -140,6 +141,12 @@ def _replay(trainer: Trainer, memory: list[Share]) -> Iterator[str]:
         yield (
             f"the replay buffer holds {replay.length * envs} frames, fewer than UpdateRatio.initial_collect_steps "
             f"{first}: the first of them are lost before any update"
+        )
+    one_step = trainer.environment.durations == (1, 1)
+    if trainer.environment.goal_functions and one_step and not isinstance(replay, HindsightReplayBuffer):
+        yield (
+            "the environment has goals, and the run learns from those alone that it is asked for: where they are rarely reached, "
+            "add hindsight to the method's name, such as taac+her"
         )
     total, free = sum(share.bytes for share in memory), available_bytes(replay.device)
     now = sum(share.bytes for share in memory if "this process" in share.what or "processes" in share.what)

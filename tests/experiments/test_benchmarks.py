@@ -18,6 +18,7 @@ from experiments.benchmarks import (
     event_files,
     floor,
     flops,
+    hindsight,
     memory,
     profile_collect,
     profile_update,
@@ -202,6 +203,12 @@ def test_scale():
     check(result, "all: runs at once")
     rows = {row["what"]: row["median"] for row in result["figures"]}
     assert rows["all: runs at once"] == 320 and rows["a run: seconds of a checkpoint"] > 0
+
+
+@pytest.mark.slow
+def test_hindsight():
+    given = options(hindsight, "--eager", "--env_name", "tests.toy_tasks:taac-test/Reach-v0")
+    check(hindsight.run(given), "sac+her: time of an update over that without new goals")
 
 
 @pytest.mark.slow
