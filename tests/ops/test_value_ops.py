@@ -496,3 +496,19 @@ def test_a_switch_that_is_not_bool_is_refused(dtype):
     inputs["switch"] = inputs["switch"].to(dtype)
     with pytest.raises(TaacError, match="switch must be bool"):
         compare_through_return(**inputs)
+
+
+@pytest.mark.parametrize("beta_1", [0.0, 0.3, 0.5, 1.0])
+def test_what_compare_through_expects_where_the_rollout_went_on(beta_1):
+    """V + beta_0 beta_1 (Q_0 - Q_1), as docs/equations.md says: V counts both choices, and b~ has already decided between them.
+
+    Frame 1 of three: going on is worth Q_0 = 3 + 0.5 * 4 = 5 from there, a new trajectory Q_1 = 2. The reward before is 0.
+    """
+    beta_0, q_0, q_1 = 1 - beta_1, 5.0, 2.0
+    value = beta_0 * q_0 + beta_1 * q_1
+    columns = [torch.tensor(x).unsqueeze(1) for x in ([0.0, 0.0, 3.0], [9.0, value, 4.0], [1, 1, 1], [1.0, 1.0, 0.5])]
+    passed, stopped = (
+        compare_through_return(*columns, torch.tensor([[False], [drawn], [False]]))[0].item() for drawn in (False, True)
+    )
+    assert (passed, stopped) == (pytest.approx(q_0), pytest.approx(value))
+    assert beta_0 * passed + beta_1 * stopped == pytest.approx(value + beta_0 * beta_1 * (q_0 - q_1))
