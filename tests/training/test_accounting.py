@@ -11,7 +11,7 @@ from tests.methods import DISCRETE_METHODS
 from tests.training.runs import every_method
 
 NEVER_REPEATS = {"sac", "sac_ntd", "sac_recurrent", "sac_value", "td3", *DISCRETE_METHODS}
-CURVES = {"taac_l", "taac_q"}  # going on changes the action, so that repetition cannot be seen in actions alone
+CURVES = {"taac_l", "taac_q", "sac_chunk", "taac_chunk"}  # going on changes the action: it cannot be seen in actions alone
 
 
 def trained(method, num_envs=3):
