@@ -210,7 +210,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         """
         features, old = self.critic_features(time_step, state), self.trajectory.advance(state.tau)
         started = self.trajectory.start(self.trajectory.output_for(step.output, state.tau), state.tau)
-        own = (step.state.repeats == 1) & (step.output == step.state.tau.a).all(-1)  # which may say more than its action
+        same = ((step.output - step.state.tau.a).abs() <= trajectories.ROUNDING).all(-1)
+        own = same & (step.state.repeats == 1)  # the trajectory that was started, which may say more than its action
         tau = nest.where(step.decided, nest.where(own, step.state.tau, started), old)
         new = self.trajectory.start(torch.tanh(step.policy[0]), state.tau)
         q, q_0, q_1 = (self.weighted(self._min_q(self.critics, features, each)) for each in (tau, old, new))
