@@ -92,7 +92,7 @@ def make_model(task: str, seed: int, options: argparse.Namespace) -> Any:
         return SAC(
             "MultiInputPolicy", task, seed=seed, device="cpu", learning_starts=options.initial_collect_steps,
             learning_rate=1e-3, gamma=0.95, tau=0.05, batch_size=256, buffer_size=max(options.num_env_steps, 1),
-            policy_kwargs={"net_arch": [256, 256, 256]}, replay_buffer_class=HerReplayBuffer,
+            policy_kwargs={"net_arch": [256, 256, 256]}, ent_coef="auto_0.1", replay_buffer_class=HerReplayBuffer,
             replay_buffer_kwargs={"n_sampled_goal": 4, "goal_selection_strategy": "future"}, verbose=0,
         )  # fmt: skip
     model = {"sac": SAC, "td3": TD3}[options.algorithm](
