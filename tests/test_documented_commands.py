@@ -20,7 +20,7 @@ import pytest
 from absl import flags
 
 from taac.commands.main import COMMANDS
-from taac.configuration import shipped
+from taac.configuration.run_request import method_files
 from tests import forked
 from tests.analysis.campaigns import make_campaign
 from tests.test_docs import OF_PRESENT, ROOT, names, text_of
@@ -199,7 +199,7 @@ def parse(name: str, words: list[str]) -> None:
         flags.FLAGS(["taac", *words])
         given = flags.FLAGS["method"].value if "method" in flags.FLAGS else None  # of compare another name of --methods
         for method in given if isinstance(given, list) else [given] if given else ():
-            assert method in shipped.files("methods") or method.endswith(".gin"), method
+            assert method.endswith(".gin") or method_files(method)
     finally:
         for flag in set(flags.FLAGS) - before:
             delattr(flags.FLAGS, flag)

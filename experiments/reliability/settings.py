@@ -25,6 +25,7 @@ DELAYED = ("create_environment.wrappers = (@ActionDelay, @ObservationDelay)", "A
            "ActionDelay.observe_pending = True", "ObservationDelay.steps = 1")  # fmt: skip
 PINK = ("create_collector.explorer = @ColoredNoise()", "ColoredNoise.length = 150")
 RELATED = ("create_collector.explorer = @AutoregressiveNoise()", "ActorCriticAlgorithm.actor_regularizers = (@L2C2,)")
+GOALS = ("create_environment.info = ('is_success',)", "action_repeat = 1", "reward_clip = None")
 OF_STATES = ("create_collector.explorer = @StateDependentNoise()",)
 DEAR = ("DurationCoordinate.decision_price = 0.1", "DurationCoordinate.change_price = 0.2")
 EARLY = ("checkpoint_interval = 64", "initial_collect_steps = 160")
@@ -33,6 +34,7 @@ NO_REPLAY = ("Saving.save_replay = False", "initial_collect_steps = 40")
 METHODS = (
     Setting("sac", "BipedalWalker-v3", 3),
     Setting("sac_branches", SWITCHES, 2),
+    Setting("sac_chunk", "Hopper-v5", 2),
     Setting("sac_discrete", "CartPole-v1", 2),
     Setting("sac_discrete_recurrent", "Acrobot-v1", 1),
     Setting("sac_ez", "Hopper-v5", 3),
@@ -47,6 +49,7 @@ METHODS = (
     Setting("sqil_taac", "Pendulum-v1", 2, demonstrations=True),
     Setting("taac", "BipedalWalker-v3", 1),
     Setting("taac_1td", "InvertedDoublePendulum-v5", 2),
+    Setting("taac_chunk", "Hopper-v5", 1),
     Setting("taac_l", "Hopper-v5", 3),
     Setting("taac_ntd", "Pendulum-v1", 2),
     Setting("taac_q", "LunarLanderContinuous-v3", 1),
@@ -77,6 +80,7 @@ MORE = (
     Setting("taac", "Hopper-v5", 2, "a learnt price of decisions", PRICED),
     Setting("temporl", "Pendulum-v1", 1, "a rising price of decisions", RISING),
     Setting("sac", "Hopper-v5", 2, "delays, asynchronous", (*DELAYED, *ASYNCHRONOUS)),
+    Setting("taac", "FetchReach-v4", 2, "goals in hindsight", GOALS, ("gin/her.gin",)),
     Setting("sac", "Pendulum-v1", 2, "pink noise", PINK),
     Setting("sac", "Hopper-v5", 2, "pink noise, collectors", (*PINK, "create_experiment.collectors = 2")),
     Setting("taac", "Hopper-v5", 2, "autoregressive noise, L2C2", RELATED),

@@ -182,7 +182,8 @@ def test_the_episodes_of_an_environment_do_not_touch_another(noise):
 
 # Of methods -----------------------------------------------------------------------------------------------------------
 
-TAKES = [m for m in METHODS if m not in ("sac_ntd", "sac_discrete", "sac_branches", "sac_discrete_recurrent")]
+REFUSE = ("sac_ntd", "sac_chunk", "taac_chunk", "sac_discrete", "sac_branches", "sac_discrete_recurrent")
+TAKES = [m for m in METHODS if m not in REFUSE]
 SHORT = ["hidden_layers = (8,)", "initial_collect_steps = 36", "batch_size = 4"]
 
 
@@ -219,7 +220,7 @@ def test_without_correlation_the_bits_are_those_of_no_explorer(method):
 WHITE = ["create_collector.explorer = @AutoregressiveNoise()", "AutoregressiveNoise.rho = 0.0"]
 
 
-@pytest.mark.parametrize("method", ["sac_ntd", "sac_discrete"])
+@pytest.mark.parametrize("method", ["sac_ntd", "sac_discrete", "taac_chunk"])
 def test_methods_that_cannot_take_it_are_refused(method):
     with pytest.raises(TaacError, match=r"explorer ColoredNoise draws the noise .* \w+Algorithm does not take"):
         build(*fitting(method), "create_collector.explorer = @ColoredNoise()", method=method)

@@ -25,7 +25,7 @@ def test_every_method_by_one_line(method):
     learnt, update = [], trainer.replay_buffer.update_priorities
     trainer.replay_buffer.update_priorities = lambda *given: learnt.append(given) or update(*given)
     trained(trainer, 6)
-    (_, weights, drawn), error = learnt[-1]
+    (_, weights, drawn, *_), error = learnt[-1]
     assert weights.shape == error.shape == (32,)
     assert weights.max() == 1 and 0 < weights.min() < 1
     assert not error.requires_grad and error.min() >= 0 and error.std() > 0
