@@ -50,6 +50,7 @@ def test_under_truncation_the_value_is_that_of_going_on_for_ever(method, more):
 
 
 @pytest.mark.parametrize("method, more", METHODS)
+@pytest.mark.slow
 def test_under_termination_the_value_is_the_finite_sum(method, more):
     """Reward 1 for k more steps: Q = 1 + gamma + ... + gamma^(k-1)."""
     gamma, left, q = countdown(method, 4, False, False, more)

@@ -48,8 +48,8 @@ class SacChunkAlgorithm(SacAlgorithm):
     """SAC whose actions are chunks of h: critics `Q_i(s, a_1..a_h)`, an actor of h actions, executed without looking again.
 
     A segment of h+1 frames is one transition. Its target is unbiased, because all its actions are the critics' input:
-
-        y = sum_{i<h} gamma^i r_{t+i+1} + gamma^h (min_i Q'_i(s_{t+h}, A') - alpha log pi(A'|s_{t+h})),    A' ~ pi(.|s_{t+h}).
+    `y = sum_{i<h} gamma^i r_{t+i+1} + gamma^h (min_i Q'_i(s_{t+h}, A') - alpha log pi(A'|s_{t+h}))`, with a new chunk A' of the
+    policy.
 
     An episode that ends after k < h actions ends the sum there; the other actions are masked, and the critics see how many there
     are. `PrefixCritics` learn the targets of all prefixes a_1..a_k at once. As in the source, but not here by default: the mean

@@ -195,6 +195,7 @@ def test_an_algorithm_without_errors_is_refused():
 # Learning ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_values_are_those_of_uniform_replay():
     """Reward 1 for k more steps: Q = 1 + gamma + ... + gamma^(k-1), however unequally often segments are drawn."""
     gamma, left, q = countdown("taac", 4, False, False, "segment_length = 4", PRIORITIZED, "PrioritizedReplayBuffer.alpha = 1.0")

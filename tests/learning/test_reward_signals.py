@@ -622,6 +622,7 @@ class Corridor(gymnasium.Env):
 gymnasium.register("taac-test/Corridor-v0", Corridor)
 
 
+@pytest.mark.slow
 def test_curiosity_and_novelty_lead_to_more_places():
     """Than the same agent finds without them, in as many steps."""
     places, settings = {}, [f"{s}.{v}" for s in ("ICM", "RND") for v in ("strength = 1.0", "learning_rate = 1e-3")]

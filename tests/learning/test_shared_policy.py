@@ -189,6 +189,7 @@ def test_a_choice_that_was_shown_once_is_recalled():
     assert 1.7 < summarize(evaluate(trainer.agent, trainer.evaluation_environment, 30, seed=5)).return_mean <= 2.0
 
 
+@pytest.mark.slow
 def test_a_centralised_critic_explains_what_no_agent_sees():
     """A coin that the global state shows is worth 3 or -3: the critics learn it, and the policy answers as well without."""
     central = "SacAlgorithm.actor_encoder_ctor = @LocalEncoder"

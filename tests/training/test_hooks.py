@@ -71,6 +71,7 @@ def test_every_point_is_reached_in_its_place(tmp_path):
     assert folder.checkpoints.saved() == [330, 310]
 
 
+@pytest.mark.slow
 def test_gin_binds_functions_and_objects_and_checkpoints_keep_their_state(tmp_path):
     params = (*SHORT, "Trainer.hooks = {'before_update': (@halve_the_temperature, @Note()), 'after_collect': @Note()}")
     without, whole = run(tmp_path / "without", *SHORT), run(tmp_path / "whole", *params)

@@ -185,6 +185,7 @@ def test_an_evaluation_without_an_end_stops_the_run():
     trainer.close()
 
 
+@pytest.mark.slow
 def test_nested_observations_with_an_image(tmp_path):
     """A dict of a picture and a tuple of floats and a category, normalised, through an encoder chosen in gin; resumed."""
     params = (
