@@ -279,7 +279,7 @@ def summarize(episodes: Sequence[Episode]) -> EpisodeSummary:
     """Averages statistics over one or more episodes. A vector return is summed over its parts."""
     returns = np.array([np.sum(e.ret) for e in episodes], dtype=np.float64)
     transitions = sum(e.length for e in episodes)
-    whole = [e for e in episodes if e.info]
+    told = [e.info for e in episodes if e.info]
     return EpisodeSummary(
         episodes=len(episodes),
         return_mean=float(returns.mean()),
@@ -295,5 +295,5 @@ def summarize(episodes: Sequence[Episode]) -> EpisodeSummary:
         effort=float(np.mean([e.effort for e in episodes])),
         high_frequency=float(np.mean([e.high_frequency for e in episodes])),
         multiply_adds=float(np.mean([e.multiply_adds for e in episodes])),
-        info={name: float(np.mean([e.info[name] for e in whole if e.info])) for name in whole[0].info or ()} if whole else {},
+        info={name: float(np.mean([one[name] for one in told])) for name in (told[0] if told else ())},
     )

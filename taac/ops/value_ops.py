@@ -152,7 +152,6 @@ def bootstraps(
     return Bootstrap(summed, product, frame.to(torch.int64))
 
 
-@torch.no_grad()
 def prefix_returns(
     reward: torch.Tensor, value: torch.Tensor, step_type: torch.Tensor, discount: torch.Tensor
 ) -> torch.Tensor:
@@ -169,16 +168,8 @@ def prefix_returns(
 
     Source: T-SAC (arXiv:2503.03660), its n-step targets; SEAR (arXiv:2603.01891).
     """
-    discount = _check(reward, value, step_type, discount)
-    summed, product, found = torch.zeros_like(reward[0]), torch.ones_like(reward[0]), list[torch.Tensor]()
-    over = torch.zeros_like(step_type[0], dtype=torch.bool)
-    for k in range(1, len(reward)):
-        summed = summed + product * reward[k]
-        product = product * discount[k]
-        here = summed + product * value[k]
-        found.append(here if k == 1 else torch.where(over, found[-1], here))
-        over = over | (step_type[k] == StepType.LAST)
-    return torch.stack(found)
+    ends = range(2, len(reward) + 1)
+    return torch.stack([n_step_return(reward[:n], value[:n], step_type[:n], discount[:n])[0] for n in ends])
 
 
 def retrace_return(

@@ -97,7 +97,8 @@ class HindsightReplayBuffer(ReplayBuffer):
         if self._to_check:
             self._to_check -= 1
             self._check(time_step, (frame <= end) & (time_step.step_type != FIRST))
-        goal = self.read(environment, self._achieved_at(begin, first, end)).time_step.observation["achieved_goal"]  # [B', G]
+        at = self._achieved_at(begin, first, end)
+        goal = self.read(environment, at, lambda frames: frames.time_step.observation["achieved_goal"])  # [B', G]
         return batch._replace(
             experience=batch.experience._replace(
                 time_step=self._relabelled(time_step, goal, drawn & (frame <= end), frame > first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import gin
@@ -245,9 +246,11 @@ class ReplayBuffer:
         first, last = self._episodes.bounds(environment, frame)
         return first.clamp_(min=self.added - self.size), last
 
-    def read(self, environment: torch.Tensor, frame: torch.Tensor) -> Experience:
-        """Returns stored frames of the environments `[B']`, leaves `[B', ...]`."""
-        return nest.index(self._segments(environment, frame - (self.added - self.size), 1), 0)
+    def read(
+        self, environment: torch.Tensor, frame: torch.Tensor, part: Callable[[Experience], Nest] = lambda frames: frames
+    ) -> Nest:
+        """Returns a part of stored frames of the environments `[B']`, leaves `[B', ...]`; of stacks, the newest picture."""
+        return nest.map_structure(lambda leaf: leaf[frame % self.length, environment], part(self._storage))
 
     def _starts(self, length: int) -> int:
         """Number of frames of each environment at which a segment can start."""
@@ -263,33 +266,34 @@ class ReplayBuffer:
         gather = self._gather_numpy if self._rows else self._gather
         leaves = gather(environment, start, length)
         if self._stack > 1:
-            self._restack(leaves, environment, start, length)
+            single, stacks = iter(leaves), iter(self._stacks(environment, start, length))
+            leaves = [next(stacks if stacked else single) for stacked in self._stacked]
         return nest.pack_like(self._storage, leaves)
 
-    def _restack(self, leaves: list[torch.Tensor], environment: torch.Tensor, start: torch.Tensor, length: int) -> None:
-        """Replaces stored pictures of segments, `[T, B', H, W, C]` in `leaves`, by stacks `[T, B', H, W, k C]`."""
+    def _stacks(self, environment: torch.Tensor, start: torch.Tensor, length: int) -> list[torch.Tensor]:
+        """Reads the stacks of segments, `[T, B', H, W, k C]` each."""
         frame = self.added - self.size + start + torch.arange(length, device=self.device).unsqueeze(1)  # [T, B']
         env = environment.expand_as(frame)
         first, _ = self.episode_bounds(env.flatten(), frame.flatten())
         back = torch.arange(self._stack - 1, -1, -1, device=self.device)  # frames back, the oldest first
         place = torch.maximum(frame.unsqueeze(-1) - back, first.view(*frame.shape, 1)) % self.length  # [T, B', k]
-        for i, stacked in enumerate(self._stacked):
-            if stacked:
-                found = self._leaves[i][place, env.unsqueeze(-1)]  # [T, B', k, H, W, C]
-                leaves[i] = found.movedim(2, -2).flatten(-2)
+        pictures = (leaf for leaf, stacked in zip(self._leaves, self._stacked) if stacked)
+        return [leaf[place, env.unsqueeze(-1)].movedim(2, -2).flatten(-2) for leaf in pictures]
 
     def _gather(self, environment: torch.Tensor, start: torch.Tensor, length: int) -> list[torch.Tensor]:
-        """Reads the segments that `_draw` chose, leaves `[T, B', ...]`."""
+        """Reads the segments that `_draw` chose, leaves `[T, B', ...]`, without stacks."""
         age = start + torch.arange(length, device=self.device).unsqueeze(1)  # [T, B'], counted from the oldest frame
         index = ((self.next - self.size + age) % self.length * self.num_envs + environment).view(-1)
-        rows = [leaf.flatten(0, 1).index_select(0, index) for leaf in self._leaves]
+        single = (leaf for leaf, stacked in zip(self._leaves, self._stacked) if not stacked)
+        rows = [leaf.flatten(0, 1).index_select(0, index) for leaf in single]
         return [leaf.view(length, len(start), *leaf.shape[1:]) for leaf in rows]
 
     def _gather_numpy(self, environment: torch.Tensor, start: torch.Tensor, length: int) -> list[torch.Tensor]:
         """`_gather` with numpy on `_rows`, in half the time."""
         age = start.numpy() + np.arange(length)[:, None]
         index = (self.next - self.size + age) % self.length * self.num_envs + environment.numpy()
-        return [torch.from_numpy(rows.reshape(-1, *rows.shape[2:]).take(index, axis=0)) for rows in self._rows]
+        single = (rows for rows, stacked in zip(self._rows, self._stacked) if not stacked)
+        return [torch.from_numpy(rows.reshape(-1, *rows.shape[2:]).take(index, axis=0)) for rows in single]
 
     def _draw(self, batch_size: int, starts: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Draws the environments and first frames `[B']` of segments. Frames count from 0, the oldest, to `starts - 1`."""
@@ -344,7 +348,7 @@ class ReplayBuffer:
                 f"were added, and position {position}; expected length {self.length}"
             )
         self.reserve(size)
-        self.added = added
+        self.added, self._episodes = added, None
 
 
 def stored_spec(experience_spec: Nest, frame_stack: int) -> Nest:

@@ -15,7 +15,7 @@ from taac.algorithms.trajectories import follow, part_sizes
 from taac.data_structures import Experience, StepType, TimeStep
 from taac.errors import TaacError
 from taac.networks import CriticEnsemble, PrefixCritics
-from taac.ops.value_ops import n_step_return, prefix_returns
+from taac.ops.value_ops import prefix_returns
 from taac.specs import TensorSpec, bounded
 
 FIRST, MID, LAST = (int(kind) for kind in StepType)
@@ -207,15 +207,19 @@ def test_the_best_of_samples_is_what_the_critics_value_most():
     assert loss[0].item() == pytest.approx(-log_pi.sum().item(), rel=1e-4)
 
 
-@pytest.mark.parametrize("kinds", [[FIRST, MID, MID, MID], [MID, MID, LAST, FIRST], [MID, LAST, FIRST, MID]])
-def test_returns_of_prefixes_are_n_step_returns(kinds):
-    step, value = segment(kinds).time_step, torch.randn(4, 1)
-    discount = GAMMA * step.discount
-    found = prefix_returns(step.reward, value, step.step_type, discount)
-    for k in range(1, 4):
-        part = slice(0, k + 1)
-        expected = n_step_return(step.reward[part], value[part], step.step_type[part], discount[part])[0]
-        assert torch.allclose(found[k - 1], expected)
+@pytest.mark.parametrize(
+    "kinds, expected",
+    [
+        ([FIRST, MID, MID, MID], [1 + 0.9 * 10, 1 + 0.9 * 2 + 0.81 * 20, 1 + 0.9 * 2 + 0.81 * 4 + 0.729 * 30]),
+        ([MID, MID, LAST, FIRST], [1 + 0.9 * 10, 1 + 0.9 * 2 + 0.81 * 20, 1 + 0.9 * 2 + 0.81 * 20]),  # all later ones are LAST's
+        ([MID, LAST, FIRST, MID], [1 + 0.9 * 10] * 3),
+    ],
+)  # fmt: skip
+def test_returns_of_prefixes_by_hand(kinds, expected):
+    """Rewards 1, 2, 4 on arrival, or 0 at FIRST; values 10, 20, 30 of frames 1, 2, 3."""
+    step, value = segment(kinds).time_step, torch.tensor([[99.0], [10.0], [20.0], [30.0]])
+    found = prefix_returns(step.reward, value, step.step_type, GAMMA * step.discount)
+    assert found[:, 0].tolist() == pytest.approx(expected)
 
 
 def test_prefix_critics_value_what_exists():

@@ -275,7 +275,8 @@ def test_longer_segments_are_cut_where_the_goal_is_new():
 def test_a_resumed_buffer_draws_what_it_would_have_drawn():
     replay = chains(buffer(2, 30), [4, 7], 44)
     replay.sample_batch(4, 3)  # its index of episodes was in use
-    other = buffer(2, 30)
+    other = chains(buffer(2, 30), [3, 9], 44)
+    other.sample_batch(4, 3)  # other episodes, which must be forgotten
     restore(other, held(replay))
     for each in (replay, other):
         for n in range(44, 50):
