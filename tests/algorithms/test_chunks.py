@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from taac import nest
 from taac.algorithms import SacAlgorithm, TaacAlgorithm
 from taac.algorithms.chunks import ChunkTrajectory, make_chunk
 from taac.algorithms.sac_chunk import SacChunkAlgorithm
+from taac.algorithms.temperature import Temperature
 from taac.algorithms.trajectories import follow, part_sizes
 from taac.data_structures import Experience, StepType, TimeStep
 from taac.errors import TaacError
@@ -138,6 +141,18 @@ def test_a_window_by_hand(kinds, discount, actions, reward, product):
     executed = experience.time_step.prev_action[1 : actions + 1, 0]
     assert torch.equal(torch.cat([chunk.a, chunk.rest], -1)[0, : 2 * actions], executed.flatten())
     assert not torch.cat([chunk.a, chunk.rest], -1)[0, 2 * actions :].any()
+
+
+def test_a_cut_window_is_not_imitated_but_for_its_actions():
+    """No likelihood of a chunk that was not whole; and cloning counts the actions that were taken alone."""
+    algorithm, cut = sac(best_of=4), segment([MID, MID, LAST, FIRST])
+    info = algorithm.train_step(cut)
+    assert not algorithm._imitating(info.own, info).any()
+    step = algorithm.windows(cut).experience.time_step
+    mean = torch.tanh(algorithm.actor(algorithm.actor_features(step.observation[:1]))[0])
+    expected = (mean - step.prev_action[1:, :, :-1])[..., :4].square().sum(-1)
+    assert torch.allclose(algorithm.cloning_loss(cut)[:1], expected)
+    assert expected.item() > 0
 
 
 def test_a_cut_window_is_left_out_if_asked_for():
@@ -320,8 +335,20 @@ def test_taac_switches_where_a_chunk_ends(critics):
     assert decided == [t % 3 == 0 for t in range(7)], "open loop"
 
 
+def test_random_steps_switch_where_a_chunk_ends(monkeypatch):
+    algorithm = taac(3)
+    monkeypatch.setattr(algorithm, "random_switch", lambda batch: torch.zeros(batch, dtype=torch.bool))  # it never wants to
+    state, decided = algorithm.initial_state(1), []
+    for _ in range(7):
+        step = algorithm.random_step(nest.index(segment([MID, MID]).time_step, 0), state)
+        state = step.state
+        decided.append(step.decided.item())
+    assert decided == [t % 3 == 0 for t in range(7)]
+
+
 def test_chunks_of_one_action_decide_at_every_step():
-    algorithm = taac(1)
+    """And the temperature of the switch, 0.5 here, has nothing to learn from."""
+    algorithm = taac(1, temperature_ctor=functools.partial(Temperature, initial_value=0.5))
     experience = rolled_out(algorithm, [FIRST, MID, MID, MID, LAST])
     info = algorithm.train_step(experience)
     assert experience.rollout_info.switch.all() and info.switch.all()
