@@ -150,9 +150,13 @@ class TensorFlowAdam(torch.optim.Adam):
         states = [self.state[p] for p in parameters]
         return _Fused(parameters, [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], [count] * len(parameters))
 
+    def forget_fused(self) -> None:
+        """Reads parameters and moments anew at the next step. For whoever changes the optimizer's `state`."""
+        self._fused = {}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._fused = {}
+        self.forget_fused()
 
 
 # Any optimizer --------------------------------------------------------------------------------------------------------
@@ -316,6 +320,19 @@ def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
         one.load_state_dict(its)
         for values in one.state.values():  # older checkpoints may hold another layout; see `take_step`
             values.update({name: v.contiguous() for name, v in values.items() if isinstance(v, torch.Tensor)})
+
+
+def forget(optimizer: Optimizer, parameters: Collection[torch.Tensor]) -> None:
+    """Removes what an optimizer holds of some parameters, and the count of steps of a group if these are all of it."""
+    for one in each(optimizer):
+        forgotten = {id(p) for p in parameters}
+        for group in one.param_groups:
+            if "num_steps" in group and all(id(p) in forgotten for p in group["params"]):
+                group["num_steps"] = 0
+        for parameter in parameters:
+            one.state.pop(parameter, None)
+        if isinstance(one, TensorFlowAdam):
+            one.forget_fused()
 
 
 def _check_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from taac.algorithms.agent import Agent
 from taac.data_structures import LAST
 from taac.errors import TaacError, nearest
@@ -61,7 +63,7 @@ def load_parts(
             raise TaacError(f"{found.path} holds no '{name}'; it holds: {', '.join(sorted(held))}")
         place = Path(f"{found.path}:{name}")  # for the error message
         checkpoint.load_into(agent.get_submodule(name), part, place)
-        target = _slow_copy(agent, name)
+        target = slow_copy(agent, name)
         if target is not None and not any(f"{target}.".startswith(f"{n}.") for n in named if ".target_" in n):
             checkpoint.load_into(agent.get_submodule(target), part, place)
         records.append(origin)
@@ -102,9 +104,9 @@ def _load_frames(ring: ReplayBuffer | None, found: Checkpoint) -> None:
         ring.frames(newest, newest + 1)["frames/time_step/step_type"].fill_(LAST)
 
 
-def _slow_copy(agent: Agent, name: str) -> str | None:
+def slow_copy(root: nn.Module, name: str) -> str | None:
     """Returns the full name of a module's target: "target_x.y" or "x.target_y" for "x.y"; None if there is none."""
-    modules, parts = dict(agent.named_modules()), name.split(".")
+    modules, parts = dict(root.named_modules()), name.split(".")
     copies = (".".join([*parts[:i], f"target_{part}", *parts[i + 1 :]]) for i, part in enumerate(parts))
     return next((copy for copy in copies if copy in modules), None)
 

@@ -1,0 +1,59 @@
+"""A hook that gives parts of the agent new initial values while the replay buffer stays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gin
+
+from taac.errors import TaacError, nearest, refuse_below
+from taac.learning.optimizers import forget
+from taac.training.experiment import create_agent
+from taac.training.warm_start import slow_copy
+
+
+@gin.configurable
+class Reset:
+    """A hook for "before_update" that begins parts of the agent anew, with new random values, and keeps the replay buffer.
+
+    Networks that fit their first frames too well learn badly from later ones. An agent that begins anew with the whole buffer is
+    behind for some thousand updates, and then ahead; the more updates a step, the more it gains.
+
+    Modules, their targets, and what the optimizer holds of their parameters (moments, and a group's count of steps if all of
+    the group begins anew) are reset. Normalisers and reward signals are not.
+
+    Source: Nikishin et al. (arXiv:2205.07802); BRO (arXiv:2405.16158) resets everything at fixed steps.
+
+    Args:
+        at: numbers of updates after which parts are reset, before the next update.
+        modules: of the algorithm, such as `("critics", "actor.head")`; none: all, with temperature and targets.
+    """
+
+    def __init__(self, at: Sequence[int], modules: Sequence[str] = ()):
+        self.at, self.modules = frozenset(at), tuple(modules)
+        for number in self.at:
+            refuse_below(1, "Reset", at=number)
+        if not self.at:
+            raise TaacError("Reset.at names no update: give numbers of updates, such as (20000, 50000)")
+
+    def __call__(self, trainer: Any) -> None:
+        """Resets if it is time. Refuses modules that the algorithm has not, at the first update."""
+        algorithm = trainer.agent.algorithm
+        known = [name for name, module in algorithm.named_modules() if name and module.state_dict()]
+        for name in self.modules:
+            if name not in known:
+                top = ", ".join(one for one in known if "." not in one)
+                raise TaacError(f"Reset.modules: the algorithm has no '{name}'{nearest(name, known)}; it has: {top}")
+        if trainer.learner.num_updates not in self.at:
+            return
+        new = create_agent(trainer.environment, trainer.agent.device).algorithm
+        targets = (slow_copy(algorithm, name) for name in self.modules)
+        for name in dict.fromkeys([*self.modules, *(target for target in targets if target)]) or [""]:
+            algorithm.get_submodule(name).load_state_dict(new.get_submodule(name).state_dict())
+        trainer.ranks.copy_first(list(algorithm.state_dict().values()))
+        named = [p for name in self.modules or [""] for p in algorithm.get_submodule(name).parameters()]
+        forget(trainer.learner.optimizer, named)
+
+    def __repr__(self) -> str:
+        return f"Reset(at={tuple(sorted(self.at))}, modules={self.modules})"
