@@ -53,15 +53,20 @@ def _state_home(tmp_path_factory):
         os.environ["XDG_STATE_HOME"] = before
 
 
+def _unbind():
+    with gin.unlock_config():
+        gin.clear_config()  # what one test binds must not reach the next
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
-    with gin.unlock_config():
-        gin.clear_config()  # what one test binds must not reach the next
+    _unbind()
     handlers = [signal.getsignal(number) for number in INTERRUPTIONS]
     yield
+    _unbind()  # a fixture of the next module may come first
     assert handlers == [signal.getsignal(number) for number in INTERRUPTIONS], "signals as they were"
 
 
