@@ -266,7 +266,7 @@ def skip_returns(
     with torch.no_grad():
         steps = reward.shape[0]
         returns = reward.new_zeros(max_skip, *reward[1:].shape)
-        happened = torch.zeros(max_skip, *step_type[1:].shape, dtype=torch.bool, device=step_type.device)
+        happened = discount.new_zeros(max_skip, *step_type[1:].shape)  # not bool, whose slices inductor cannot set in C++
         acts = step_type[:-1] != StepType.LAST
         target, valid = value, torch.ones_like(decided)
         for j in range(1, min(max_skip, steps - 1) + 1):
@@ -275,7 +275,7 @@ def skip_returns(
             held = valid[1:] if j == 1 else valid[1:] & ~decided[1 : steps - j + 1]
             valid = acts[: steps - j] & held
             returns[j - 1, : steps - j], happened[j - 1, : steps - j] = target, valid
-        return returns, happened
+        return returns, happened > 0
 
 
 def first_window(begins: torch.Tensor, step_type: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
