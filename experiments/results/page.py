@@ -6,8 +6,9 @@ Every folder here with a `campaign.json` is a campaign, written by hand before i
 `title` (a question), `setup`, `command`, `commit`, and `planned`: `tasks`, `methods`, `seeds` (their number) and `env_steps`, one
 number or one for each task. Its `answer`, a sentence, and what is `shown` and `not_shown` follow from the runs.
 It may have `differences`: comparisons of its own, written as in `claims.json`; and `beside`: "campaign/method", runs of another
-campaign that its figure shows in grey. It may have no run yet. README.md beside it is its diary. Everything else on the page is
-computed from the runs below it and from `published.json`.
+campaign that its figure shows in grey; `"front": true`, return against decisions, as in `taac report`; `"tla": true`, TLA's
+published rows beside it (`experiments/sparing/reproduced.py`). It may have no run yet. README.md beside it is its diary.
+Everything else on the page is computed from the runs below it and from `published.json`.
 `tests/experiments/test_results.py` holds the page equal to what this module returns.
 
 `experiments/results/cells.py` says what the numbers are. **Hours** are the sum of the runs' own running times, by the clock, so
@@ -24,10 +25,13 @@ import numpy as np
 
 from experiments.results import cells, claims, figures, of_methods
 from experiments.results.collect import ENDED
+from experiments.sparing import reproduced
 from taac.analysis.readers import comparable, run_records
 from taac.analysis.readers.run_records import Record
-from taac.analysis.report.scores import evaluation_plan
-from taac.analysis.report.tables import Published, load_published
+from taac.analysis.report import figures as report_figures
+from taac.analysis.report.page import make_report
+from taac.analysis.report.scores import Options, evaluation_plan
+from taac.analysis.report.tables import Published, front_table, load_published
 from taac.analysis.report.verdicts import load_anchors
 from taac.errors import TaacError
 from taac.runs import layout
@@ -252,6 +256,10 @@ def section(folder: Path, about: dict[str, Any], entries: list[Published]) -> li
         for (task, method), runs in groups.items()
     ]
     lines += table([*head, "first solved", "exploring", "repeated", "decisions"], without_repeats(rows))
+    if about.get("front"):
+        lines += of_front(folder)
+    if about.get("tla"):
+        lines += [*reproduced.table(folder), ""]
     if about.get("differences"):
         lines += of_differences(folder.name, about["differences"])
     lines += beside_published(groups, entries)
@@ -259,6 +267,16 @@ def section(folder: Path, about: dict[str, Any], entries: list[Published]) -> li
     if left := missing(groups, plan):
         lines += [f"**Not run yet**: {left}.", ""]
     return [*lines, *command]
+
+
+def of_front(folder: Path) -> list[str]:
+    """The lines on return against decisions, task by task."""
+    lines = [f"![Return against decisions](images/results_{folder.name}_front.png)", ""]
+    content = make_report(folder, Options())
+    for found in content["fronts"]:
+        if found["cost"] == "decisions":
+            lines += [f"**{found['task']}**", "", *front_table(found, content["costs"]["decisions"])]
+    return lines
 
 
 def steps_of(plan: dict[str, Any], task: str | None) -> int:
@@ -367,6 +385,9 @@ def main() -> None:
     for folder, about in campaigns():
         if runs := runs_of(folder):
             figures.draw(grouped(runs), DOCS / "images" / f"results_{folder.name}.png", of_others(about))
+            if about.get("front"):
+                drawn = report_figures.draw(make_report(folder, Options()))
+                (DOCS / "images" / f"results_{folder.name}_front.png").write_bytes(drawn["report_front.png"])
     of_methods.write()
 
 

@@ -1,6 +1,6 @@
 """Runs the rows of the table whose settings were published, for each task its own.
 
-    python -m experiments.sparing ROOT_DIR [--jobs N]
+    python -m experiments.sparing ROOT_DIR [--tasks TASK ...] [--seeds N] [--jobs N]
 
 Called again, it goes on. README.md has the protocol.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 STEPS = {
@@ -20,15 +20,15 @@ STEPS = {
 SEEDS, INTERVAL = 5, 2_500
 
 
-def comparisons() -> Iterator[list[str]]:
+def comparisons(tasks: Iterable[str] = STEPS, seeds: int = SEEDS) -> Iterator[list[str]]:
     """Yields what `taac compare` is given for each task and method."""
-    for task, steps in STEPS.items():
+    for task in tasks:
         noise = ["--set", "exploration_noise=0.3"] if task == "MountainCarContinuous-v0" else []
-        budget = ["--num_env_steps", str(steps), "--set", f"evaluation_interval={INTERVAL}", "--seeds", str(SEEDS)]
+        budget = ["--num_env_steps", str(STEPS[task]), "--set", f"evaluation_interval={INTERVAL}", "--seeds", str(seeds)]
         for method, file, more in (
             ("td3", "gin/tla/published.gin", noise),
             ("tla", f"gin/tla/{task}.gin", []),  # with the same noise there
-            ("temporl_ddpg", "gin/temporl_ddpg/Pendulum-v1.gin", ["--set", "compile=False"]),  # 20 durations compile for minutes
+            ("temporl_ddpg", "gin/temporl_ddpg/Pendulum-v1.gin", []),
         ):
             yield ["--tasks", task, "--methods", method, "--gin_file", file, *budget, *more]
 
@@ -37,9 +37,11 @@ def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     flags.add_argument("root_dir", type=Path)
     flags.add_argument("--jobs", type=int, default=0, help="as in taac compare")
+    flags.add_argument("--tasks", nargs="+", choices=STEPS, default=list(STEPS))
+    flags.add_argument("--seeds", type=int, default=SEEDS)
     flags.add_argument("--dry_run", action="store_true", help="print each run's command")
     given = flags.parse_args()
-    for one in comparisons():
+    for one in comparisons(given.tasks, given.seeds):
         how = ["--dry_run"] if given.dry_run else ["--jobs", str(given.jobs)]
         subprocess.run([sys.executable, "-m", "taac", "compare", "--root_dir", str(given.root_dir), *one, *how], check=True)
 

@@ -49,8 +49,6 @@ class TrainInfo(NamedTuple):
     advantage: torch.Tensor | None = None  # [T, B], q_1 - q_0, before clipping, detached
     switch: torch.Tensor | None = None  # [T, B] bool, b | b~, with b~ newly sampled
     features: torch.Tensor | None = None  # [T, B, F], encoded observations, detached
-    decisions: torch.Tensor | None = None  # same shape as `actor_loss`, the policy's expected decisions; for a learnt price
-    steps: torch.Tensor | float = 1.0  # same shape, the environment steps that they last
     own: Any = ()  # what the method itself adds
 
 
@@ -422,9 +420,8 @@ class ActorCriticAlgorithm(Algorithm):
         """
         critic_loss, temperature_losses = self.critic_loss(info.prediction, returns), temperature_losses or {}
         target = mean_of(returns)
-        if self.decision_price is not None and info.decisions is not None:
-            price_loss = self.decision_price.loss(info.decisions, info.steps)
-            temperature_losses = {**temperature_losses, "price": price_loss}
+        if self.decision_price is not None:
+            temperature_losses = {**temperature_losses, "price": self.decision_price.loss().expand_as(info.actor_loss)}
             own = {**(own or {}), "decision/price": self.decision_price()}
         actor_loss = info.actor_loss
         if temperature_losses:
@@ -562,6 +559,10 @@ class ActorCriticAlgorithm(Algorithm):
 
     def set_update_ratio(self, updates_per_env_step: Fraction | None) -> None:
         self.target_update.set_update_ratio(updates_per_env_step)
+
+    def after_collect(self, decisions: int, env_steps: int) -> None:
+        if self.decision_price is not None:
+            self.decision_price.observe(decisions, env_steps)
 
     @torch.no_grad()
     def after_update(self, num_updates: int) -> None:

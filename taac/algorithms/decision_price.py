@@ -11,13 +11,16 @@ from taac.errors import TaacError
 from taac.ops.schedules import Schedule, at_start, bounds
 
 START = 0.01  # of a learnt price, unless one is given
+HORIZON = 1000  # environment steps over which the rate of decisions is averaged
 
 
 class DecisionPrice(nn.Module):
     """A price c >= 0, in units of the reward that is learnt: a number, a schedule, or learnt from a target rate of decisions.
 
-    With a target rate rho, c is the multiplier of the constraint `E[decisions] <= rho E[steps]`. log c descends the loss
-    `log c (rho steps - decisions)`, so the price rises while the policy decides more often than rho.
+    With a target rate rho, c is the multiplier of the constraint that rollouts decide in at most rho of their environment steps.
+    log c descends the loss `log c (rho - rate)`, so the price rises while they decide more often. The rate is a running mean over
+    the last `HORIZON` steps, without random ones. Replayed states would not do: a policy that seldom decides is seldom in those
+    where it would, but an older one was.
 
     Args:
         price: 0 or more at every step. With a target rate, a number from which learning starts; 0 starts at `START`.
@@ -29,6 +32,7 @@ class DecisionPrice(nn.Module):
     """
 
     fixed: torch.Tensor
+    rate: torch.Tensor
 
     def __init__(self, price: float | Schedule, target_rate: float | None, owner: str):
         super().__init__()
@@ -46,6 +50,7 @@ class DecisionPrice(nn.Module):
             self.register_buffer("fixed", torch.tensor(float(at_start(price))), persistent=False)
         else:
             self.log_price = nn.Parameter(torch.tensor(math.log(at_start(price) or START)))
+            self.register_buffer("rate", torch.tensor(target_rate))
 
     def set(self, price: float) -> None:
         """Sets a price that is not learnt."""
@@ -55,13 +60,11 @@ class DecisionPrice(nn.Module):
         """Returns the price as it is now, a detached scalar."""
         return self.fixed.clone() if self.target_rate is None else self.log_price.detach().exp()
 
-    def loss(self, decisions: torch.Tensor, steps: torch.Tensor | float) -> torch.Tensor:
-        """Returns the loss of log c `[...]`; zeros if it is not learnt.
+    def observe(self, decisions: int, env_steps: int) -> None:
+        """Adds what rollouts have decided in so many environment steps."""
+        if self.target_rate is not None and env_steps:
+            self.rate.lerp_(torch.as_tensor(decisions / env_steps, device=self.rate.device), 1 - math.exp(-env_steps / HORIZON))
 
-        Args:
-            decisions: expected decisions `[...]` of the current policy, constants.
-            steps: the environment steps that they last.
-        """
-        if self.target_rate is None:
-            return torch.zeros_like(decisions)
-        return self.log_price * (self.target_rate * steps - decisions)
+    def loss(self) -> torch.Tensor:
+        """Returns the loss of log c, a scalar; 0 if it is not learnt."""
+        return torch.zeros_like(self.fixed) if self.target_rate is None else self.log_price * (self.target_rate - self.rate)

@@ -46,7 +46,7 @@ class MixedSacAlgorithm(SacAlgorithm):
         choice_target_entropy: sets that target entropy directly, in nats; in [0, log C].
         decision_price: c, a number or a schedule: what a decision costs, in units of the reward that is learnt, where choices are
             durations (SAC-Krep). Every frame is a decision then, so each value contains `- c`. Reported returns do not.
-        target_decision_rate: learns c so that decisions per environment step are this on average; see `DecisionPrice`.
+        target_decision_rate: learns c so that rollouts decide in this fraction of their environment steps; see `DecisionPrice`.
         sac_arguments: the other arguments of `SacAlgorithm`; bind them there in gin.
 
     Raises:
@@ -160,8 +160,6 @@ class MixedSacAlgorithm(SacAlgorithm):
             q=self.value_of(self.critics, prediction),
             value=self.pad_front(value),
             bonus=None if bonus is None else self.pad_front(bonus),
-            decisions=torch.ones_like(log_pi),
-            steps=(probs * torch.arange(1, probs.shape[-1] + 1, device=probs.device)).sum(-1),  # a choice d is d + 1 steps
             own=probs,  # [T, B, C], p(d | s, a~), detached
         )
 

@@ -72,8 +72,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         randomize_first_state_tau: whether rollouts begin each episode on a random trajectory instead of at rest.
         decision_price: c, a number or a schedule: what an executed switch costs, in units of the reward that is learnt. The
             switch then compares `q_1 - c` with `q_0`, and the value of a state contains `- c beta_1`. Reported returns do not.
-        target_decision_rate: learns c, as the multiplier of the constraint that beta_1 is this on average, and starts from
-            `decision_price`; see `DecisionPrice`. None: c is as it is given.
+        target_decision_rate: learns c, from `decision_price` on, so that rollouts decide in this fraction of their steps; see
+            `DecisionPrice`. None: c is as it is given.
         switch_threshold: a greedy agent switches where beta_1 is above this, in [0, 1). Published: 0.5.
         actor_critic: arguments of `ActorCriticAlgorithm`; bind them there in gin. As `td_loss`, `TAACTDLoss` is TAAC,
             `OneStepTDLoss` is TAAC-1td, `TDLoss` is TAAC-Ntd.
@@ -329,7 +329,6 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             q=self.value_of(self.critics, prediction),
             value=self.pad_front(value),
             bonus=None if bonus is None else self.pad_front(bonus),
-            decisions=beta[..., 1],
             own=ended,
         )
 

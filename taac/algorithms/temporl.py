@@ -69,8 +69,7 @@ class Skips(ActorCriticAlgorithm):
         max_skip: J, the longest duration; at most the segment length minus one, because shorter segments cannot contain it.
         skip_epsilon: probability of a uniformly random duration while exploring.
         decision_price: c, a number or a schedule, in units of the reward that is learnt. Reported returns do not contain it.
-        target_decision_rate: learns c so that one over the mean of `argmax_j Q_skip(s, a, j)`, at replayed states and actions, is
-            this; see `DecisionPrice`.
+        target_decision_rate: learns c so that rollouts decide in this fraction of their steps; see `DecisionPrice`.
         skip_critic_ctor: called with input size, `reward_dim`, `num_choices` and `num_critics=1`; see `CriticEnsemble`.
         backbone: the other arguments of the backbone; bind them there in gin.
 
@@ -163,11 +162,6 @@ class Skips(ActorCriticAlgorithm):
             predicted = self.skip_critic(info.features[:-1], experience.time_step.prev_action[1:])
         value, bonus = self.priced(mean_of(info.value), info.bonus, 1.0)
         own = SkipValues(predicted, info.bonus)
-        if self.decision_price is not None:
-            best = self.weighted(self.value_of(self.skip_critic, predicted.detach())[0]).argmax(-1) + 1.0
-            missing = (0, 0, 0, len(info.actor_loss) - len(best))  # the last frame, where no action is known
-            ones = nn.functional.pad(torch.ones_like(best), missing)
-            info = info._replace(decisions=ones, steps=nn.functional.pad(best, missing))
         return info._replace(value=value, bonus=bonus, own=own)
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:

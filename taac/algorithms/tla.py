@@ -81,8 +81,8 @@ class TlaAlgorithm(Td3Algorithm):
         jerk_price: j, the price of the fast policy's distance from the slow action, a mean over the action's dimensions.
         decision_price: p, the price of a step at which the fast policy acts; a number or a schedule, in units of the reward that
             is learnt. Reported returns contain neither price.
-        target_decision_rate: learns p so that decisions per step, by the greedy gate at replayed windows, are this; see
-            `DecisionPrice`. A closed window is one decision, an open one K.
+        target_decision_rate: learns p so that rollouts decide in this fraction of their steps; see `DecisionPrice`. A closed
+            window is one decision, an open one K.
         gate_critic_ctor: called with input size, `reward_dim`, `num_choices=2` and `num_critics=1`; see `CriticEnsemble`.
         td3_arguments: the other arguments of `Td3Algorithm`, for both policies; bind them there in gin.
 
@@ -196,9 +196,6 @@ class TlaAlgorithm(Td3Algorithm):
         with torch.no_grad():
             features, action = self.slow.target_action(nest.index(slow.time_step.observation, slice(1, None)))
             gate_value = self.pad_front(self.q_values(self.slow.target_critics, features, action)[0])
-        if self.decision_price is not None:
-            opens = self.weighted(self.value_of(self.gate_critic, values.detach())[0]).argmax(-1)
-            info = info._replace(decisions=torch.where(opens == 1, float(self.slow_steps), 1.0), steps=float(self.slow_steps))
         return info._replace(own=Windows(fast, slow, slow_info, self.at_choice(values, opened.long().unsqueeze(0)), gate_value))
 
     def transitions(self, experience: Experience) -> tuple[Experience, Experience, torch.Tensor]:

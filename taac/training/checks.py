@@ -165,8 +165,14 @@ def check_segments(
         raise TaacError(f"ReplayBuffer.length {replay_buffer.length} is below Trainer.segment_length {length}")
 
 
-def check_offline(length: int, replay_buffer: ReplayBuffer) -> None:
-    """Refuses a replay buffer from which a run that takes no environment step cannot learn."""
+def check_offline(length: int, replay_buffer: ReplayBuffer, algorithm: Algorithm) -> None:
+    """Refuses a replay buffer from which a run that takes no environment step cannot learn, and what it learns of such steps."""
+    price = getattr(algorithm, "decision_price", None)
+    if price is not None and price.target_rate is not None:
+        raise TaacError(
+            f"{type(algorithm).__name__}.target_decision_rate learns a price from decisions in rollouts, which "
+            "create_experiment.offline = True has not: give a decision_price"
+        )
     if replay_buffer.size < length:
         raise TaacError(
             "create_experiment.offline = True learns from the first content of the replay buffer, which is empty: bind "

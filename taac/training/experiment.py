@@ -267,7 +267,7 @@ def create_experiment(
         if demonstrations is not None:
             checks.check_demonstrations(len(frames.time_step.step_type), trainer.segment_length)
         if offline:
-            checks.check_offline(trainer.segment_length, replay_buffer)
+            checks.check_offline(trainer.segment_length, replay_buffer, agent.algorithm)
         opened.pop_all()  # all is well, so the trainer closes them from here on
         return trainer
 

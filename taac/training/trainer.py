@@ -260,6 +260,7 @@ class Trainer:
     def collect(self) -> None:
         """Takes `unroll_length` steps in each environment; fewer if one fails and all are restarted."""
         self.hooks("before_collect", self)
+        decisions, began = self.collector.decisions, self.env_steps
         with self.parallel.collecting():
             for _ in range(self.update_ratio.unroll_length):
                 self._follow_schedules()
@@ -270,6 +271,8 @@ class Trainer:
                     self.collector.restart(failure, self._stop)
                     break
                 self.update_ratio.add_transitions(transitions, env_steps)
+        if began >= self.update_ratio.initial_collect_steps:
+            self.agent.algorithm.after_collect(self.collector.decisions - decisions, self.env_steps - began)
         self.hooks("after_collect", self)
 
     @timed("updating")

@@ -93,6 +93,9 @@ def networks(num_critics=2, **critic_options):
     }
 
 
+RATE = 0.6  # at which rollouts decide, for a price that is learnt
+
+
 def scrambled(algorithm):
     """In float64, with every parameter away from its initial value: critics that matter, targets of their own."""
     algorithm.double()
@@ -104,6 +107,8 @@ def scrambled(algorithm):
                 parameter.normal_(0.0, 0.2 if "inner" in name else 0.6)
             else:
                 parameter.add_(torch.rand(()) * 0.5 + 0.1)
+    if algorithm.decision_price is not None and algorithm.decision_price.target_rate is not None:
+        algorithm.decision_price.rate.fill_(RATE)
     return algorithm
 
 

@@ -145,7 +145,7 @@ def taac_reference(w, config, experience, noise, uniform):
                 entropy_b = -beta_0 * math.log(beta_0) - beta_1 * math.log(beta_1)
                 frame_loss = frame_loss + scale_b * (entropy_b - target_b)
             if scale_c is not None:
-                frame_loss = frame_loss + scale_c * (c.rate - beta_1)
+                frame_loss = frame_loss + scale_c * (c.rate - reference.RATE)
             loss[t][b] = frame_loss
             q_new = q_of([x.detach() for x in start(c.kind, a_hat, prev)], "target_critics", target_obs)
             q_old = q_of(advance(c.kind, prev), "target_critics", target_obs)

@@ -43,8 +43,10 @@ def test_a_learnt_price_starts_where_it_is_told_and_rises_where_decisions_are_to
     algorithm = small(decision_price=start, target_decision_rate=0.25)
     price = algorithm.decision_price
     assert price().item() == pytest.approx(expected) and not price().requires_grad
-    price.loss(torch.tensor([0.5, 1.0]), torch.tensor([1.0, 3.0])).sum().backward()
-    assert price.log_price.grad.item() == pytest.approx((0.25 - 0.5) + (0.75 - 1.0))
+    price.observe(decisions=600, env_steps=1000)
+    rate = 0.25 / math.e + 0.6 * (1 - 1 / math.e)
+    price.loss().backward()
+    assert price.log_price.grad.item() == pytest.approx(0.25 - rate)
     assert any(parameter is price.log_price for parameter in algorithm.parameter_groups()["temperature"])
 
 
@@ -54,9 +56,24 @@ def test_the_multiplier_brings_the_rate_to_its_target():
     descent = torch.optim.SGD(price.parameters(), lr=0.5)
     for _ in range(400):
         descent.zero_grad()
-        price.loss(1 / (1 + 2 * price()), 1.0).backward()
+        price.observe(int(1e6 / (1 + 2 * price())), int(1e6))
+        price.loss().backward()
         descent.step()
     assert price().item() == pytest.approx(2.0, rel=1e-3)
+
+
+def test_one_thousand_steps_are_averaged_whatever_the_parts_they_come_in():
+    whole, parts = (small(target_decision_rate=0.5).decision_price for _ in range(2))
+    whole.observe(200, 1000)
+    for _ in range(500):
+        parts.observe(0, 1)
+        parts.observe(0, 0)  # an iteration of resets
+    for _ in range(500):
+        parts.observe(0, 1)
+    zero = small(target_decision_rate=0.5).decision_price
+    zero.observe(0, 1000)
+    torch.testing.assert_close(parts.rate, zero.rate)
+    torch.testing.assert_close(whole.rate, torch.tensor(0.5 / math.e + 0.2 * (1 - 1 / math.e)))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +103,7 @@ def test_a_price_where_every_step_is_a_decision_is_refused():
 @pytest.mark.parametrize(
     "method, algorithm, wanted",
     [
-        ("taac", "TaacAlgorithm", 0.2), ("sac_hybrid", "TaacAlgorithm", 0.2), ("sdar", "SdarAlgorithm", 0.2),
+        ("taac", "TaacAlgorithm", 0.02), ("sac_hybrid", "TaacAlgorithm", 0.02), ("sdar", "SdarAlgorithm", 0.02),
         ("sac_krep", "MixedSacAlgorithm", 0.9), ("temporl", "TempoRLAlgorithm", 0.9),
         ("temporl_ddpg", "TempoRLTd3Algorithm", 0.9),
     ],
@@ -98,8 +115,8 @@ def test_a_price_is_learnt_in_a_training(method, algorithm, wanted):
               f"{algorithm}.target_decision_rate = {wanted}"]  # fmt: skip
     trainer = built(["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"], params)
     try:
-        learn_until(trainer, 10)
-        price = trainer.learner.summary()["decision/price"]
+        learn_until(trainer, 40)
+        price = trainer.agent.algorithm.decision_price()
     finally:
         trainer.close()
     assert price > START if wanted < 0.5 else price < START

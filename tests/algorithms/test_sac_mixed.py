@@ -102,7 +102,7 @@ def mixed_reference(w, config, time_step, choice, vector, noise):
                 loss[t][b] = loss[t][b] + scale * (-log_pi.item() - target_entropy)
                 loss[t][b] = loss[t][b] + scale_d * (entropy_of(probs) - target_entropy_d)
             if scale_c is not None:
-                loss[t][b] = loss[t][b] + scale_c * (c.rate * sum(k * p for k, p in enumerate(probs, start=1)) - 1)
+                loss[t][b] = loss[t][b] + scale_c * (c.rate - reference.RATE)
             target_obs = reference.encode(w, "target_encoder", time_step.observation, t, b)
             of_choices = [reference.worst(v, c.reward_weights).detach() for v in heads(w, "target_critics", target_obs, a)]
             value[t][b] = sum(p * v for p, v in zip(probs, of_choices)) - share

@@ -128,7 +128,7 @@ def sdar_reference(w, config, time_step, noise, uniform):
                 target_b = 0.0 if IS_FIRST[t, b] else NUM_ACTIONS * each_b
                 frame_loss = frame_loss + scale_b * (entropy.item() - target_b)
             if scale_c is not None:
-                frame_loss = frame_loss + scale_c * (c.rate - probability.mean().item())
+                frame_loss = frame_loss + scale_c * (c.rate - reference.RATE)
             loss[t][b] = frame_loss
             target_obs = reference.encode(w, "target_encoder", time_step.observation, t, b)
             value[t][b] = reference.worst(reference.critics(w, "target_critics", target_obs, a), c.reward_weights).detach()

@@ -304,16 +304,13 @@ def test_a_skip_saves_the_price_of_the_decisions_inside(reward_weights, entropy)
     assert loss.extra["loss/skip"].item() == pytest.approx(skip[:-1][~IS_LAST[:-1]].mean().item(), rel=1e-6)
 
 
-@pytest.mark.parametrize("best, gradient", [(1, 0.25 - 1), (3, 3 * 0.25 - 1)])
-def test_a_learnt_price_rises_while_skips_are_shorter_than_wanted(best, gradient):
+@pytest.mark.parametrize("rate", [0.1, 0.6])
+def test_a_learnt_price_rises_while_rollouts_decide_too_often(rate):
     tested, _ = learner(target_decision_rate=0.25)
-    prefer(tested, *(float(j == best) for j in (1, 2, 3)))
-    experience = stored()
-    loss, _ = losses_of(tested, experience)
+    tested.decision_price.rate.fill_(rate)
+    loss, _ = losses_of(tested, stored())
     loss.loss.mean().backward()
-    acted = ~IS_LAST.clone()
-    acted[-1] = False  # the action there is not known
-    assert tested.decision_price.log_price.grad.item() == pytest.approx(gradient * acted.double().mean().item())
+    assert tested.decision_price.log_price.grad.item() == pytest.approx((0.25 - rate) * (~IS_LAST).double().mean().item())
     assert set(map(id, tested.decision_price.parameters())) <= set(map(id, tested.parameter_groups()["temperature"]))
 
 

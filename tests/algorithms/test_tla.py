@@ -428,13 +428,14 @@ def test_the_price_of_a_schedule_is_what_windows_pay():
         torch.testing.assert_close(free.time_step.reward[1] - slow.time_step.reward[1], price * K * opened.double())
 
 
-@pytest.mark.parametrize("is_open, gradient", [(True, K * 0.5 - K), (False, K * 0.5 - 1)])
-def test_a_learnt_price_rises_while_the_greedy_gate_opens_too_often(is_open, gradient):
-    algorithm = always(is_open, target_decision_rate=0.5)
+@pytest.mark.parametrize("rate", [0.3, 0.8])
+def test_a_learnt_price_rises_while_rollouts_decide_too_often(rate):
+    algorithm = always(True, target_decision_rate=0.5)
+    algorithm.decision_price.rate.fill_(rate)
     experience = batch_of(algorithm)
     losses_of(algorithm, experience).loss.mean().backward()
     acted = (~experience.time_step.is_last()[0]).double().mean() / 2  # of two frames
-    assert algorithm.decision_price.log_price.grad.item() == pytest.approx(gradient * acted.item())
+    assert algorithm.decision_price.log_price.grad.item() == pytest.approx((0.5 - rate) * acted.item())
     assert set(map(id, algorithm.decision_price.parameters())) <= set(map(id, algorithm.parameter_groups()["temperature"]))
 
 

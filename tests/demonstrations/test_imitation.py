@@ -398,6 +398,12 @@ def test_what_an_offline_run_would_not_use_is_refused(params, message, demonstra
         build(*given, "create_experiment.offline = True", *params)
 
 
+def test_an_offline_run_learns_no_price(demonstrations):
+    params = [binding(demonstrations), "create_experiment.offline = True", "TaacAlgorithm.target_decision_rate = 0.2"]
+    with pytest.raises(TaacError, match="learns a price from decisions in rollouts, which .* has not"):
+        build(*params, method="taac")
+
+
 @pytest.mark.slow
 def test_an_offline_run_learns_from_random_episodes(tmp_path):
     """To stay near 0, which returns about -4; the random episodes return far less."""

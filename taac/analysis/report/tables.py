@@ -158,7 +158,7 @@ def markdown(content: dict[str, Any], figures: Sequence[str]) -> str:
     for task in content["tasks"]:
         lines += _task(task, *([p for p in content[of] if p["task"] == task["task"]] for of in ("pairs", "area_pairs")))
         for front in (front for front in content["fronts"] if front["task"] == task["task"]):
-            lines += _front(front, content["costs"][front["cost"]])
+            lines += front_table(front, content["costs"][front["cost"]])
     lines += _over_tasks(content["over_tasks"]) + _published(content["published"])
     lines += ["## How these numbers were made", ""]
     lines += [*(f"- **{statement['about']}.** {statement['text']}" for statement in content["statements"]), ""]
@@ -207,7 +207,8 @@ def _task(task: dict[str, Any], pairs: Sequence[dict[str, Any]], areas: Sequence
     ])  # fmt: skip
 
 
-def _front(front: dict[str, Any], cost: str) -> list[str]:
+def front_table(front: dict[str, Any], cost: str) -> list[str]:
+    """Returns the lines of a front: each method's cost and final return, and whether it is on the front."""
     rows = [
         [m["method"], with_interval(m["x"]), with_interval(m["y"]), "yes" if m["on_front"] else "no", f"{m['share']:.0%}"]
         for m in front["methods"]

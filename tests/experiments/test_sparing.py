@@ -1,0 +1,49 @@
+"""The table of deciding rarely: its commands, and when a published row counts as reproduced."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.sparing import __main__ as published
+from experiments.sparing import reproduced
+from experiments.sparing.reproduced import Row
+
+
+@pytest.mark.parametrize(
+    ("row", "returns", "decisions", "expected"),
+    [
+        # 2 * 10 * sqrt(1 / 5 + 1 / 10) = 10.95
+        (Row(-150, 10, 60, False), [-160.9] * 5, [75.0] * 5, "reproduced"),
+        (Row(-150, 10, 60, False), [-161.0] * 5, [75.0] * 5, "return: not reproduced"),
+        (Row(-150, 10, 60), [-139.1] * 5, [44.9] * 5, "decisions: not at this budget"),
+        (Row(-150, 10, 60), [-100.0] * 5, [44.9] * 5, "return and decisions: not at this budget"),
+        (Row(1000, None, 100), [945.3] * 5, [100.0] * 5, "reproduced"),  # 2 * 50 * 0.5477 = 54.8
+        (Row(1000, None, 100), [945.1] * 5, [100.0] * 5, "return: not at this budget"),
+        (Row(-150, 10, 60, False), [-170.0, -140.0], [60.0, 60.0], "reproduced"),  # of two seeds: 15.5
+    ],
+)
+def test_the_rule(row, returns, decisions, expected):
+    assert reproduced.verdict(row, returns, decisions) == expected
+
+
+def test_the_table_of_finished_runs(tmp_path):
+    run = tmp_path / "Pendulum-v1" / "tla" / "seed_0"
+    run.mkdir(parents=True)
+    columns = ["env_steps", "updates", "training_decisions", "seconds", "episodes", "return_mean", "return_std", "length",
+               "fraction_repeated", "mean_run", "max_run", "decisions"]  # fmt: skip
+    rows = [f"{n},{n},{n},{n},10,{value},1,200,0.5,2,3,{decided}" for n, value, decided in
+            ((1, -900, 3), (2, -150, 60), (3, -160, 61), (4, -155, 65))]  # fmt: skip
+    (run / "evaluations.csv").write_text("\n".join([",".join(columns), *rows]) + "\n")
+    (run / "run.json").write_text(
+        '{"method": "tla", "environment": "Pendulum-v1", "seed": 0, "status": "finished", "env_steps": 4}'
+    )
+    (run / "config.gin").write_text("Intervals.num_env_steps = 4\n")
+    lines = reproduced.table(tmp_path)
+    assert "| Pendulum-v1 | tla | 1 | -155 | -155 | 62 | 62 | reproduced |" in lines
+    assert sum(line.endswith("| not run |") for line in lines) == len(reproduced.PUBLISHED) - 1
+
+
+def test_what_runs_is_what_the_published_rows_are_of():
+    asked = {(words[1], words[3]) for words in published.comparisons()}
+    assert asked == set(reproduced.PUBLISHED)
+    assert len(list(published.comparisons(["Pendulum-v1"], seeds=2))) == 3
