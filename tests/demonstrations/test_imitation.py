@@ -400,7 +400,7 @@ def test_what_an_offline_run_would_not_use_is_refused(params, message, demonstra
 
 def test_an_offline_run_learns_no_price(demonstrations):
     params = [binding(demonstrations), "create_experiment.offline = True", "TaacAlgorithm.target_decision_rate = 0.2"]
-    with pytest.raises(TaacError, match="learns a price from decisions in rollouts, which .* has not"):
+    with pytest.raises(TaacError, match=r"learns a price from decisions in rollouts, which .* has not"):
         build(*params, method="taac")
 
 
