@@ -28,6 +28,7 @@ RELATED = ("create_collector.explorer = @AutoregressiveNoise()", "ActorCriticAlg
 GOALS = ("create_environment.info = ('is_success',)", "action_repeat = 1", "reward_clip = None")
 OF_STATES = ("create_collector.explorer = @StateDependentNoise()",)
 DEAR = ("DurationCoordinate.decision_price = 0.1", "DurationCoordinate.change_price = 0.2")
+ANEW = ("Trainer.hooks = {'before_update': @Reset()}", "Reset.at = (30, 100, 180)")
 EARLY = ("checkpoint_interval = 64", "initial_collect_steps = 160")
 NO_REPLAY = ("Saving.save_replay = False", "initial_collect_steps = 40")
 
@@ -81,6 +82,7 @@ MORE = (
     Setting("temporl", "Pendulum-v1", 1, "a rising price of decisions", RISING),
     Setting("sac", "Hopper-v5", 2, "delays, asynchronous", (*DELAYED, *ASYNCHRONOUS)),
     Setting("taac", "FetchReach-v4", 2, "goals in hindsight", GOALS, ("gin/her.gin",)),
+    Setting("sac", "Hopper-v5", 2, "parts that begin anew", ANEW),
     Setting("sac", "Pendulum-v1", 2, "pink noise", PINK),
     Setting("sac", "Hopper-v5", 2, "pink noise, collectors", (*PINK, "create_experiment.collectors = 2")),
     Setting("taac", "Hopper-v5", 2, "autoregressive noise, L2C2", RELATED),
