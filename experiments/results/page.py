@@ -6,8 +6,9 @@ Every folder here with a `campaign.json` is a campaign, written by hand before i
 `title` (a question), `setup`, `command`, `commit`, and `planned`: `tasks`, `methods`, `seeds` (their number) and `env_steps`, one
 number or one for each task. Its `answer`, a sentence, and what is `shown` and `not_shown` follow from the runs.
 It may have `differences`: comparisons of its own, written as in `claims.json`; and `beside`: "campaign/method", runs of another
-campaign that its figure shows in grey; `"front": true`, return against decisions, as in `taac report`; `"tla": true`, TLA's
-published rows beside it (`experiments/sparing/reproduced.py`). It may have no run yet. README.md beside it is its diary.
+campaign that its figure shows in grey; `"front": true`, return against decisions, as in `taac report`; `"sparing": true`,
+TLA's published rows and finished agents under other conditions (`experiments/sparing`).
+It may have no run yet. README.md beside it is its diary.
 Everything else on the page is computed from the runs below it and from `published.json`.
 `tests/experiments/test_results.py` holds the page equal to what this module returns.
 
@@ -25,7 +26,7 @@ import numpy as np
 
 from experiments.results import cells, claims, figures, of_methods
 from experiments.results.collect import ENDED
-from experiments.sparing import reproduced
+from experiments.sparing import conditions, reproduced
 from taac.analysis.readers import comparable, run_records
 from taac.analysis.readers.run_records import Record
 from taac.analysis.report import figures as report_figures
@@ -258,8 +259,10 @@ def section(folder: Path, about: dict[str, Any], entries: list[Published]) -> li
     lines += table([*head, "first solved", "exploring", "repeated", "decisions"], without_repeats(rows))
     if about.get("front"):
         lines += of_front(folder)
-    if about.get("tla"):
+    if about.get("sparing"):
         lines += [*reproduced.table(folder), ""]
+        if other := conditions.read(folder / "conditions.csv"):
+            lines += conditions.tables(other)
     if about.get("differences"):
         lines += of_differences(folder.name, about["differences"])
     lines += beside_published(groups, entries)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from experiments.sparing import __main__ as published
-from experiments.sparing import reproduced
+from experiments.sparing import conditions, reproduced
 from experiments.sparing.reproduced import Row
 
 
@@ -47,3 +49,51 @@ def test_what_runs_is_what_the_published_rows_are_of():
     asked = {(words[1], words[3]) for words in published.comparisons()}
     assert asked == set(reproduced.PUBLISHED)
     assert len(list(published.comparisons(["Pendulum-v1"], seeds=2))) == 3
+
+
+def test_conditions_are_played_once(tmp_path, monkeypatch):
+    from taac import api
+
+    folder, asked = tmp_path / "runs", []
+    for method in ("sac", "taac"):
+        run = folder / "Pendulum-v1" / method / "seed_3"
+        run.mkdir(parents=True)
+        (run / "evaluations.csv").write_text("env_steps,return_mean\n4,-100\n")
+        (run / "run.json").write_text(
+            f'{{"method": "{method}", "environment": "Pendulum-v1", "seed": 3, "status": "finished", "env_steps": 4}}'
+        )
+        (run / "config.gin").write_text("Intervals.num_env_steps = 4\n")
+
+    def evaluate(run, **how):
+        asked.append((run.parent.name, how["switch_threshold"], how["delay"]))
+        summary = SimpleNamespace(return_mean=-150.0 - how["delay"], decisions=20.0)
+        return SimpleNamespace(points=[SimpleNamespace(summary=summary)])
+
+    monkeypatch.setattr(api, "evaluate", evaluate)
+    monkeypatch.setattr("taac.evaluate", evaluate, raising=False)
+    file = tmp_path / "conditions.csv"
+    conditions.play(folder, file)
+    late = [(None, 0), (None, 1), (None, 2)]
+    assert asked == [("sac", *one) for one in late] + [("taac", *one) for one in late] + [
+        ("taac", t, 0) for t in conditions.THRESHOLDS
+    ]
+    conditions.play(folder, file)
+    assert len(asked) == 11
+    text = "\n".join(conditions.tables(conditions.read(file)))
+    assert "| Pendulum-v1 | sac | 1 | -150 (20) | -151 (20) | -152 (20) |" in text
+    assert "| Pendulum-v1 | taac | 1 | -150 (20) | -150 (20) | -150 (20) | -150 (20) | -150 (20) | fewer than 3 seeds |" in text
+
+
+@pytest.mark.parametrize(
+    ("returns", "other", "decisions", "expected"),
+    [
+        ((-150.0, -160.0, -140.0), -155.0, 50.0, "yes, yes"),
+        ((-150.0, -160.0, -140.0), -180.0, 51.0, "no, no"),  # the interval is 150 +- 24.8
+        ((1000.0, 1000.0, 1000.0), 1000.0, 10.0, "yes, yes"),
+        ((1000.0, 1000.0, 1000.0), 999.0, 10.0, "yes, no"),
+    ],
+)
+def test_half_the_decisions_at_the_same_return(returns, other, decisions, expected):
+    at_half = [{"return_mean": r, "decisions": 100.0} for r in returns]
+    at_seven = [{"return_mean": other, "decisions": decisions}] * 3
+    assert conditions._half([at_half, [], at_seven, [], []]) == expected
