@@ -315,6 +315,12 @@ def test_averages_by_hand():
     assert summary.info == {}
 
 
+def test_what_the_environment_reports_is_a_mean_over_the_episodes_of_which_it_does():
+    told = [SHORT._replace(info={"success": 1.0, "cost": -2.0}), LONG, OTHER._replace(info={"success": 0.0, "cost": 5.0})]
+    assert summarize(told).info == {"success": 0.5, "cost": 1.5}
+    assert summarize([SHORT]).info == {}
+
+
 def test_a_vector_return_is_summed_over_its_parts():
     episodes = [SHORT._replace(ret=np.array([1.0, 2.0])), SHORT._replace(ret=np.array([5.0, -3.0]))]
     summary = summarize(episodes)
