@@ -75,6 +75,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         target_decision_rate: learns c, from `decision_price` on, so that rollouts decide in this fraction of their steps; see
             `DecisionPrice`. None: c is as it is given.
         switch_threshold: a greedy agent switches where beta_1 is above this, in [0, 1). Published: 0.5.
+        exact_compare_through: bootstraps from what b~ chose where only b~ decides, which is exact; False: from both choices, as
+            published. See docs/equations.md.
         actor_critic: arguments of `ActorCriticAlgorithm`; bind them there in gin. As `td_loss`, `TAACTDLoss` is TAAC,
             `OneStepTDLoss` is TAAC-1td, `TDLoss` is TAAC-Ntd.
 
@@ -107,6 +109,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         decision_price: float | Schedule = 0.0,
         target_decision_rate: float | None = None,
         switch_threshold: float = 0.5,
+        exact_compare_through: bool = False,
         **actor_critic: Any,
     ):
         check_unit_box(action_spec, "TaacAlgorithm")
@@ -132,6 +135,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         self.b1_advantage_clipping = b1_advantage_clipping
         self.max_repeat_steps = max_repeat_steps
         self.randomize_first_state_tau = randomize_first_state_tau
+        self.exact_compare_through = exact_compare_through
         self.set_switch_threshold(switch_threshold)
         self.decision_price = self.build_decision_price(decision_price, target_decision_rate)
         self._beta(torch.zeros(1), torch.zeros(1))  # refuses invalid clipping before any work
@@ -311,8 +315,9 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         # V(s') = beta_0 min_i Q'_i(s', tau_0) + beta_1 (min_i Q'_i(s', tau_1) - c). A return that passes a step pays for its b
         critics = self.critic_step(time_step, features, *nest.flatten(tau))
         with torch.no_grad():
-            value = self._target_value(critics, *nest.index((time_step.observation, tau_0, tau_1, beta), slice(1, None)))
-            value, _ = self.priced(value, None, beta[1:, ..., 1])
+            chosen = self._undecided(time_step, beta, b, b_new) if self.exact_compare_through else beta
+            value = self._target_value(critics, *nest.index((time_step.observation, tau_0, tau_1, chosen), slice(1, None)))
+            value, _ = self.priced(value, None, chosen[1:, ..., 1])
             _, bonus = self.priced(value, None, b[1:])
 
         prediction = critics.prediction()
@@ -331,6 +336,13 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             bonus=None if bonus is None else self.pad_front(bonus),
             own=ended,
         )
+
+    @staticmethod
+    def _undecided(time_step: TimeStep, beta: torch.Tensor, b: torch.Tensor, b_new: torch.Tensor) -> torch.Tensor:
+        """Returns beta where the return ends whatever b~ is, else the choice of b~, `[T, B, 2]`."""
+        last = torch.arange(len(b), device=b.device).unsqueeze(-1) == len(b) - 1
+        sampled = torch.stack([~b_new, b_new], dim=-1).to(beta.dtype)
+        return torch.where((b | time_step.is_last() | last).unsqueeze(-1), beta, sampled)
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         assert info.switch is not None and info.beta is not None

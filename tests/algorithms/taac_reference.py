@@ -12,7 +12,7 @@ import torch.nn as nn
 from taac.algorithms import OneStepTDLoss, TaacAlgorithm, TAACTDLoss, TDLoss, Temperature
 from taac.algorithms.taac import TaacInfo, TaacState
 from taac.algorithms.trajectories import ConstantTrajectory, LinearTrajectory, QuadraticTrajectory, Tau
-from taac.data_structures import Experience
+from taac.data_structures import Experience, StepType
 from taac.networks import ActorNetwork, CriticEnsemble
 from tests.algorithms import reference
 from tests.algorithms.reference import ACTION_SPEC, BATCH, IS_FIRST, NAN, NUM_ACTIONS, STEPS, VECTOR_SPEC
@@ -69,6 +69,7 @@ TAAC = {
     "kind": "constant", "num_critics": 2, "spec": VECTOR_SPEC, "reward_weights": None, "gamma": 0.875,
     "ignore_done": False, "td": "compare-through", "clipping": None, "dqda_clipping": None, "tuning": "log",
     "action_min_prob": 0.1, "beta_min_prob": 0.05, "price": 0.0, "rate": None,
+    "exact": False,
 }  # fmt: skip
 
 
@@ -82,7 +83,7 @@ def taac(config):
             action_min_prob=c.action_min_prob, beta_min_prob=c.beta_min_prob,
             temperature_ctor=functools.partial(Temperature, initial_value=0.3, tuning=c.tuning),
             b1_advantage_clipping=c.clipping, dqda_clipping=c.dqda_clipping, decision_price=c.price,
-            target_decision_rate=c.rate, **reference.networks(c.num_critics),
+            target_decision_rate=c.rate, exact_compare_through=c.exact, **reference.networks(c.num_critics),
         )
     )  # fmt: skip
 
@@ -149,9 +150,13 @@ def taac_reference(w, config, experience, noise, uniform):
             loss[t][b] = frame_loss
             q_new = q_of([x.detach() for x in start(c.kind, a_hat, prev)], "target_critics", target_obs)
             q_old = q_of(advance(c.kind, prev), "target_critics", target_obs)
-            value[t][b] = (beta_0 * q_old + beta_1 * (q_new - share)).detach()
+            sampled = float(uniform[t, b]) < beta_1
+            weight = beta_1
+            if c.exact and not (b_executed[t, b] or time_step.step_type[t, b] == StepType.LAST or t == STEPS - 1):
+                weight = float(sampled)
+            value[t][b] = ((1 - weight) * q_old + weight * (q_new - share)).detach()
             paid[t][b] = bool(b_executed[t, b]) * share
-            switch[t][b] = bool(b_executed[t, b]) or float(uniform[t, b]) < beta_1
+            switch[t][b] = bool(b_executed[t, b]) or sampled
             betas[t][b] = beta_1
 
     never, always = [[False] * BATCH] * STEPS, [[True] * BATCH] * STEPS

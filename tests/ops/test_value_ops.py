@@ -512,3 +512,6 @@ def test_what_compare_through_expects_where_the_rollout_went_on(beta_1):
     )
     assert (passed, stopped) == (pytest.approx(q_0), pytest.approx(value))
     assert beta_0 * passed + beta_1 * stopped == pytest.approx(value + beta_0 * beta_1 * (q_0 - q_1))
+    columns[1][1] = q_1  # `exact_compare_through`
+    exact = compare_through_return(*columns, torch.tensor([[False], [True], [False]]))[0].item()
+    assert beta_0 * passed + beta_1 * exact == pytest.approx(value)
