@@ -257,6 +257,7 @@ def section(folder: Path, about: dict[str, Any], entries: list[Published]) -> li
         for (task, method), runs in groups.items()
     ]
     lines += table([*head, "first solved", "exploring", "repeated", "decisions"], without_repeats(rows))
+    lines += of_info(groups)
     if about.get("front"):
         lines += of_front(folder)
     if about.get("sparing"):
@@ -270,6 +271,17 @@ def section(folder: Path, about: dict[str, Any], entries: list[Published]) -> li
     if left := missing(groups, plan):
         lines += [f"**Not run yet**: {left}.", ""]
     return [*lines, *command]
+
+
+def of_info(groups: dict[tuple[str, str], list[Record]]) -> list[str]:
+    """The lines on what the environment reports, such as success: means of the last evaluations. None if it reports nothing."""
+    rows = []
+    for (task, method), runs in groups.items():
+        whole = [r for r in runs if not r.problems]
+        for name in dict.fromkeys(name for r in whole for name in r.evaluations if name.startswith(layout.INFO)):
+            values = np.array([r.evaluations[name][-claims.LAST :].mean() for r in whole if name in r.evaluations])
+            rows.append([task, method, name, cells.with_interval(values), ", ".join(map(cells.number, values))])
+    return table(["task", "method", "reported", "at the end", "each seed"], without_repeats(rows)) if rows else []
 
 
 def of_front(folder: Path) -> list[str]:
