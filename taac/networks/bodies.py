@@ -233,6 +233,74 @@ class FlashBody(nn.Module):
         return OrthogonalLinear(self.networks, self.output_size, outputs, bias=True, unit=True)
 
 
+class Scaler(nn.Module):
+    """Multiplies each of N x F numbers by a learnt factor that begins at `initial` and moves at `initial / scale` of the rate."""
+
+    def __init__(self, networks: int, size: int, initial: float, scale: float):
+        super().__init__()
+        self.factor, self.unit_of_factor = nn.Parameter(torch.full((networks, 1, size), scale)), initial / scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (self.factor * self.unit_of_factor)
+
+
+def _on_sphere(x: torch.Tensor) -> torch.Tensor:
+    return functional.normalize(x, dim=-1, eps=1e-8)
+
+
+class _SphereBlock(nn.Module):
+    def __init__(self, networks: int, width: int, blocks: int):
+        super().__init__()
+        inner = math.sqrt(2 / width) / 2
+        self.widen = OrthogonalLinear(networks, width, 4 * width, unit=True)
+        self.scaler = Scaler(networks, 4 * width, inner, inner)
+        self.narrow = OrthogonalLinear(networks, 4 * width, width, unit=True)
+        self.step = Scaler(networks, width, 1 / (blocks + 1), 1 / math.sqrt(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        to = _on_sphere(self.narrow(functional.relu(self.scaler(self.widen(x))) + 1e-8))
+        return _on_sphere(x + self.step(to - x))
+
+
+@gin.configurable(denylist=["input_size", "networks"])
+class SimbaV2Body(nn.Module):
+    """Features of norm 1: `l2(s * Linear(l2([x, 3])))`, then n times `l2(x + a (l2(Linear(ReLU(s * Linear(x)))) - x))`.
+
+    Linear layers have no bias and weights of norm 1 for each output; s and a are learnt. The inner layer is four times as wide.
+    The head is `Linear(s * Linear(x)) + bias`; an actor's has mean and standard deviation in common. It expects normalised
+    observations.
+
+    Args:
+        input_size, networks: I and N.
+        width, blocks: d and n.
+
+    Raises:
+        TaacError: settings out of range.
+
+    Source: Lee et al., SimbaV2 (arXiv:2502.15280), section 4.
+    """
+
+    def __init__(self, input_size: int, networks: int, width: int = 512, blocks: int = 2):
+        refuse_below(1, "SimbaV2Body", width=width, blocks=blocks)
+        super().__init__()
+        scale = math.sqrt(2 / width)
+        self.embed = OrthogonalLinear(networks, input_size + 1, width, unit=True)
+        self.scaler = Scaler(networks, width, scale, scale)
+        self.blocks = nn.Sequential(*(_SphereBlock(networks, width, blocks) for _ in range(blocks)))
+        self.networks, self.output_size = networks, width
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = _on_sphere(functional.pad(x, (0, 1), value=3.0))
+        return self.blocks(_on_sphere(self.scaler(self.embed(x))))
+
+    def head(self, outputs: int) -> nn.Module:
+        return nn.Sequential(
+            OrthogonalLinear(self.networks, self.output_size, self.output_size, unit=True),
+            Scaler(self.networks, self.output_size, 1.0, 1.0),
+            OrthogonalLinear(self.networks, self.output_size, outputs, bias=True, unit=True),
+        )
+
+
 def projections(module: nn.Module) -> list[Any]:
     """Returns the parts of a module that are projected after an update."""
     return [part for part in module.modules() if getattr(part, "unit", False)]

@@ -18,6 +18,7 @@ BACKBONES = [name for name in shipped.files("backbones") if name != "held_noise"
 NARROW = {
     "categorical": ["CriticEnsemble.hidden_layers = (16, 16)"], "tqc": ["CriticEnsemble.hidden_layers = (16, 16)"],
     "simba": ["critic/SimbaBody.width = 16", "actor/SimbaBody.width = 16"],
+    "simbav2": ["critic/SimbaV2Body.width = 16", "actor/SimbaV2Body.width = 16"],
     "flash": ["critic/FlashBody.width = 16", "actor/FlashBody.width = 16", "batch_size = 32"],
     "flash_small": ["critic/FlashBody.width = 16", "actor/FlashBody.width = 16", "batch_size = 32"],
     "crossq": ["critic/MlpBody.hidden_layers = (16, 16)", "actor/MlpBody.hidden_layers = (16,)"],

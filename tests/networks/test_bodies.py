@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from taac.errors import TaacError
-from taac.networks import ActorNetwork, BatchNorm, CriticEnsemble, FlashBody, LayerNorm, MlpBody, SimbaBody
+from taac.networks import ActorNetwork, BatchNorm, CriticEnsemble, FlashBody, LayerNorm, MlpBody, SimbaBody, SimbaV2Body
 from taac.networks.batch_statistics import batch_statistics
 from taac.networks.bodies import OrthogonalLinear, RMSNorm
 
@@ -170,6 +170,23 @@ def simba(x, body, n):
     return layer_norm(x, body.norm, n)
 
 
+def scaled(x, scaler, n):
+    return x * scaler.factor[n, 0] * scaler.unit_of_factor
+
+
+def unit(x):
+    return x / x.square().sum(-1, keepdim=True).sqrt()
+
+
+def simbav2(x, body, n):
+    x = unit(torch.cat([x, torch.full_like(x[:, :1], 3.0)], -1))
+    x = unit(scaled(linear(x, body.embed, n), body.scaler, n))
+    for block in body.blocks:
+        inner = scaled(linear(x, block.widen, n), block.scaler, n).clamp(min=0) + 1e-8
+        x = unit(x + block.step.factor[n, 0] * block.step.unit_of_factor * (unit(linear(inner, block.narrow, n)) - x))
+    return x
+
+
 def flash(x, body, n):
     x = linear(running(x, body.norm_input, n), body.embed, n)
     for block in body.blocks:
@@ -189,6 +206,7 @@ def crossq(x, body, n):
 
 BODIES = {
     "SimBa": (SimbaBody(SIZE, N, width=6, blocks=2), simba), "Flash": (FlashBody(SIZE, N, width=6, blocks=2), flash),
+    "SimbaV2": (SimbaV2Body(SIZE, N, width=6, blocks=2), simbav2),
     "layer norm": (MlpBody(SIZE, N, hidden_layers=(6,)), mlp),
     "CrossQ": (MlpBody(SIZE, N, hidden_layers=(6,), norm=BatchNorm, norm_input=True, norm_last=True), crossq),
 }  # fmt: skip
@@ -213,6 +231,21 @@ def test_layers_that_begin_orthogonal_and_stay_at_norm_1():
         norm.scale.mul_(3.0)
     norm.project()
     torch.testing.assert_close(torch.linalg.vector_norm(norm.scale, dim=-1), torch.full((N, 1), 6**0.5))
+
+
+def test_simbav2_begins_as_published():
+    """Factors of sqrt(2 / d) and sqrt(2 / d) / 2, steps of 1 / (n + 1) that move faster, a head with factors of 1."""
+    body = SimbaV2Body(3, N, width=8, blocks=2)
+    for scaler, factor, rate in (
+        (body.scaler, 0.5, 1.0), (body.blocks[0].scaler, 0.25, 1.0), (body.blocks[1].step, 1 / 3, 8**0.5 / 3),
+        (body.head(5)[1], 1.0, 1.0),
+    ):  # fmt: skip
+        found = scaler(torch.ones(N, 1, 1))
+        torch.testing.assert_close(found, torch.full_like(found, factor))
+        torch.testing.assert_close(torch.autograd.grad(found.sum(), scaler.factor)[0], torch.full_like(found, rate))
+    first, _, last = body.head(5)
+    assert first.bias is None and last.bias is not None and (first.unit, last.unit) == (True, True)
+    torch.testing.assert_close(torch.linalg.vector_norm(body(torch.randn(N, M, 3)), dim=-1), torch.ones(N, M))
 
 
 def test_a_smooth_log_std_reaches_its_limits_only_at_infinity():
@@ -244,6 +277,7 @@ class LayerNormed(MlpBody):
         (lambda: MlpBody(2, 1, dropout=1.0), r"MlpBody.dropout must be in \[0, 1\), got 1"),
         (lambda: MlpBody(2, 1, hidden_layers=(0,)), "widths of hidden layers"),
         (lambda: SimbaBody(2, 1, width=0), "SimbaBody.width must be 1 or more"),
+        (lambda: SimbaV2Body(2, 1, width=0), "SimbaV2Body.width must be 1 or more"),
         (lambda: FlashBody(2, 1, blocks=0), "FlashBody.blocks must be 1 or more"),
     ],
 )
