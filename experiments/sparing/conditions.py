@@ -49,14 +49,14 @@ def play(root: Path, file: Path) -> None:
     """Adds the rows that a file lacks."""
     import taac
 
-    done = {tuple(str(row[name]) for name in COLUMNS[:5]) for row in _as_text(file)}
+    done = {tuple(row[name] for name in COLUMNS[:5]) for row in read(file)}
     new = not file.exists()
     with file.open("a", newline="") as lines:
         writer = csv.DictWriter(lines, COLUMNS, extrasaction="ignore", lineterminator="\n")
         if new:
             writer.writeheader()
         for one in wanted(root):
-            if tuple(str(one[name]) for name in COLUMNS[:5]) in done:
+            if tuple(one[name] for name in COLUMNS[:5]) in done:
                 continue
             threshold = None if one["threshold"] == "" else one["threshold"]
             (point,) = taac.evaluate(
@@ -65,13 +65,6 @@ def play(root: Path, file: Path) -> None:
             found = {"return_mean": f"{point.summary.return_mean:.6g}", "decisions": f"{point.summary.decisions:.6g}"}
             writer.writerow({**one, **found})
             lines.flush()
-
-
-def _as_text(file: Path) -> Rows:
-    if not file.exists():
-        return []
-    with file.open() as lines:
-        return list(csv.DictReader(lines))
 
 
 def tables(rows: Rows) -> list[str]:

@@ -63,7 +63,8 @@ class DecisionPrice(nn.Module):
     def observe(self, decisions: int, env_steps: int) -> None:
         """Adds what rollouts have decided in so many environment steps."""
         if self.target_rate is not None and env_steps:
-            self.rate.lerp_(torch.as_tensor(decisions / env_steps, device=self.rate.device), 1 - math.exp(-env_steps / HORIZON))
+            kept = math.exp(-env_steps / HORIZON)
+            self.rate.mul_(kept).add_((1 - kept) * decisions / env_steps)
 
     def loss(self) -> torch.Tensor:
         """Returns the loss of log c, a scalar; 0 if it is not learnt."""

@@ -150,13 +150,9 @@ class TensorFlowAdam(torch.optim.Adam):
         states = [self.state[p] for p in parameters]
         return _Fused(parameters, [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], [count] * len(parameters))
 
-    def forget_fused(self) -> None:
-        """Reads parameters and moments anew at the next step. For whoever changes the optimizer's `state`."""
-        self._fused = {}
-
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.forget_fused()
+        self._fused = {}
 
 
 # Any optimizer --------------------------------------------------------------------------------------------------------
@@ -324,15 +320,16 @@ def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
 
 def forget(optimizer: Optimizer, parameters: Collection[torch.Tensor]) -> None:
     """Removes what an optimizer holds of some parameters, and the count of steps of a group if these are all of it."""
+    forgotten = {id(p) for p in parameters}
     for one in each(optimizer):
-        forgotten = {id(p) for p in parameters}
-        for group in one.param_groups:
-            if "num_steps" in group and all(id(p) in forgotten for p in group["params"]):
-                group["num_steps"] = 0
-        for parameter in parameters:
-            one.state.pop(parameter, None)
-        if isinstance(one, TensorFlowAdam):
-            one.forget_fused()
+        state = one.state_dict()
+        for group, held in zip(one.param_groups, state["param_groups"]):
+            gone = [number for p, number in zip(group["params"], held["params"]) if id(p) in forgotten]
+            for number in gone:
+                state["state"].pop(number, None)
+            if "num_steps" in held and len(gone) == len(held["params"]):
+                held["num_steps"] = 0
+        one.load_state_dict(state)
 
 
 def _check_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:

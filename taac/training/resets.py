@@ -17,8 +17,8 @@ from taac.training.warm_start import slow_copy
 class Reset:
     """A hook for "before_update" that begins parts of the agent anew, with new random values, and keeps the replay buffer.
 
-    Networks that fit their first frames too well learn badly from later ones. An agent that begins anew with the whole buffer is
-    behind for some thousand updates, and then ahead; the more updates a step, the more it gains.
+    The source finds that networks which fit their first frames too well learn badly from later ones, and that an agent which
+    begins anew with the whole buffer overtakes them, the more the more updates a step takes. It has not been tried at length here.
 
     Modules, their targets, and what the optimizer holds of their parameters (moments, and a group's count of steps if all of
     the group begins anew) are reset. Normalisers and reward signals are not.
@@ -40,11 +40,13 @@ class Reset:
     def __call__(self, trainer: Any) -> None:
         """Resets if it is time. Refuses modules that the algorithm has not, at the first update."""
         algorithm = trainer.agent.algorithm
-        known = [name for name, module in algorithm.named_modules() if name and module.state_dict()]
-        for name in self.modules:
-            if name not in known:
+        for name in self.modules:  # in each update, so no walk through all modules
+            try:
+                algorithm.get_submodule(name)
+            except AttributeError:
+                known = [one for one, module in algorithm.named_modules() if one and module.state_dict()]
                 top = ", ".join(one for one in known if "." not in one)
-                raise TaacError(f"Reset.modules: the algorithm has no '{name}'{nearest(name, known)}; it has: {top}")
+                raise TaacError(f"Reset.modules: the algorithm has no '{name}'{nearest(name, known)}; it has: {top}") from None
         if trainer.learner.num_updates not in self.at:
             return
         new = create_agent(trainer.environment, trainer.agent.device).algorithm
