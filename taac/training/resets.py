@@ -18,7 +18,7 @@ class Reset:
     """A hook for "before_update" that begins parts of the agent anew, with new random values, and keeps the replay buffer.
 
     The source finds that networks which fit their first frames too well learn badly from later ones, and that an agent which
-    begins anew with the whole buffer overtakes them, the more the more updates a step takes. It has not been tried at length here.
+    begins anew with the whole buffer overtakes them, the more the more updates a step takes. Not tried at length here.
 
     Modules, their targets, and what the optimizer holds of their parameters (moments, and a group's count of steps if all of
     the group begins anew) are reset. Normalisers and reward signals are not.
