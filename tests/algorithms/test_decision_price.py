@@ -120,3 +120,16 @@ def test_a_price_is_learnt_in_a_training(method, algorithm, wanted):
     finally:
         trainer.close()
     assert price > START if wanted < 0.5 else price < START
+
+
+def test_random_steps_are_no_decisions_of_the_policy():
+    params = ["create_environment.env_name = 'Pendulum-v1'", "initial_collect_steps = 20", "num_env_steps = 10000",
+              "hidden_layers = (8,)", "replay_length = 1000", "TaacAlgorithm.target_decision_rate = 0.3"]  # fmt: skip
+    trainer = built(["gin/tasks/simple_control.gin", "gin/methods/taac.gin"], params)
+    rate = trainer.agent.algorithm.decision_price.rate
+    while trainer.env_steps < 20:
+        trainer.collect()
+    assert 0 < trainer.collector.decisions < 20 and rate.item() == pytest.approx(0.3)
+    trainer.collect()
+    trainer.close()
+    assert rate.item() != pytest.approx(0.3)
