@@ -30,7 +30,7 @@ def numbers(folder: Path, runs: list[Record], steps: list[int]) -> list[str]:
     found = [final_return(runs), each(runs)]
     if not whole:
         return [*found, *["-"] * (len(steps) + 4)]
-    last = [np.array([r.evaluations[name][-claims.LAST :].mean() for r in whole]) for name in ("fraction_repeated", "decisions")]
+    last = [np.array([r.at_end(name) for r in whole]) for name in ("fraction_repeated", "decisions")]
     exploring = np.array([exploring_return(folder / r.folder, r) for r in whole])
     at = [np.array([value_at(r, step) for r in whole]) for step in steps]
     cells = [with_deviation(values) for values in (*at, exploring, *last)]
@@ -39,7 +39,7 @@ def numbers(folder: Path, runs: list[Record], steps: list[int]) -> list[str]:
 
 def final_return(runs: list[Record]) -> str:
     """The mean over the runs that did not diverge, and how many did."""
-    values = np.array([r.returns[-claims.LAST :].mean() for r in runs if not r.problems])
+    values = np.array([r.at_end() for r in runs if not r.problems])
     diverged = len(runs) - values.size
     if not values.size:
         return f"{diverged} diverged"
@@ -48,7 +48,7 @@ def final_return(runs: list[Record]) -> str:
 
 def each(runs: list[Record]) -> str:
     """The final return of every run, in the order of their seeds."""
-    return ", ".join("diverged" if r.problems else number(float(r.returns[-claims.LAST :].mean())) for r in runs)
+    return ", ".join("diverged" if r.problems else number(r.at_end()) for r in runs)
 
 
 def first_solved(runs: list[Record]) -> str:

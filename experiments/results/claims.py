@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from taac.analysis.readers import comparable
-from taac.analysis.readers.run_records import Record
+from taac.analysis.readers.run_records import LAST, Record
 from taac.analysis.report.scores import match
 from taac.analysis.report.verdicts import load_anchors
 from taac.analysis.statistics import families
@@ -55,7 +55,7 @@ AGREES_AS_READ = "agrees within the error of reading"
 WAITS = "waits for the planned seeds"
 POST_HOC = "none: post hoc"
 EVERYWHERE = "all tasks"
-LEVEL, FEWEST_RUNS, WIDEST, LAST = 0.05, 3, 0.3, 3
+LEVEL, FEWEST_RUNS, WIDEST = 0.05, 3, 0.3
 Groups = Mapping[tuple[str, str], list[Record]]  # runs by task and method
 Plan = Mapping[str, Any]  # `planned` in campaign.json: "tasks" and the number of "seeds"
 
@@ -230,7 +230,7 @@ def row_of_fractions(
     """A claim on the fraction of steps that a method repeats on a task."""
     text, said = claim["claim"], "-" if published is None else f"{published:g}"
     runs = planned_runs(groups, task, claim["repeats"], seeds)
-    values = np.array([r.evaluations["fraction_repeated"][-LAST:].mean() for r in runs if not r.problems])
+    values = np.array([r.at_end("fraction_repeated") for r in runs if not r.problems])
     diverged = f", {len(runs) - values.size} diverged" if values.size < len(runs) else ""
     count = f"{len(runs)} of {seeds} seeds{diverged}"
     if not values.size:

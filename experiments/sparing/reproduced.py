@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from taac.analysis.readers import run_records
 
-LAST = 3  # evaluations whose mean is a run's number
 SEEDS = 10  # of the published rows
 METHODS = ("td3", "temporl_ddpg", "tla")
 
@@ -68,7 +67,7 @@ def table(root: Path) -> list[str]:
         if not runs:
             lines.append(f"| {task} | {method} | 0 | | {row.mean:g} | | {row.decisions:g} | not run |")
             continue
-        returns, decisions = ([float(r.evaluations[name][-LAST:].mean()) for r in runs] for name in ("return_mean", "decisions"))
+        returns, decisions = ([r.at_end(name) for r in runs] for name in ("return_mean", "decisions"))
         shown = [f"{sum(values) / len(values):.4g}" for values in (returns, decisions)]
         lines.append(
             f"| {task} | {method} | {len(runs)} | {shown[0]} | {row.mean:g} | {shown[1]} | {row.decisions:g} | "

@@ -18,6 +18,7 @@ from taac.errors import TaacError
 from taac.runs import files, history, layout
 from taac.runs.layout import COLUMNS, MAX_NAME
 
+LAST = 3  # evaluations whose mean is a run's number at its end
 NO_EVALUATION = "it has no evaluation yet"
 DAMAGED = "evaluations.csv is damaged"
 _LONGEST_VALUE = 1000  # the most characters of a binding that is parsed
@@ -76,6 +77,10 @@ class Record(NamedTuple):
     @property
     def last_step(self) -> int | None:
         return int(self.steps[-1]) if self.steps.size else None
+
+    def at_end(self, name: str = "return_mean") -> float:
+        """The mean of a column over the last evaluations; of the return, the final return of the run."""
+        return float(self.evaluations[name][-LAST:].mean())
 
 
 def find(root: Path) -> list[Record]:

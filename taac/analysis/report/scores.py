@@ -37,7 +37,7 @@ import numpy as np
 from taac.analysis.curves.learning_curves import area_under_curve
 from taac.analysis.readers.comparable import grouped
 from taac.analysis.readers.events import LARGEST
-from taac.analysis.readers.run_records import Record, value_of
+from taac.analysis.readers.run_records import LAST, Record, value_of
 from taac.analysis.statistics.intervals import Range, cut_interval, estimate_interval
 from taac.errors import TaacError
 from taac.runs import layout
@@ -56,7 +56,7 @@ _PROGRESS = ("env_steps", "updates", "training_decisions", "seconds", "episodes"
 class Options(NamedTuple):
     """The options of a report."""
 
-    last: int = 3  # the final return is the mean of at most this many last evaluations
+    last: int = LAST  # the final return is the mean of at most this many last evaluations
     paired: bool = False  # pair runs by seed
     baseline: str | None = None  # compare every method with this one only; None for all pairs
     bounds: tuple[str, ...] = ()  # the lowest and highest possible return; see `verdicts.read_bounds`
