@@ -38,24 +38,26 @@ with contextlib.suppress(ModuleNotFoundError):
     import gymnasium_robotics  # registers tasks with goals  # noqa: F401
 
 COLUMNS = ("env_steps", "updates", "training_decisions", "seconds", "episodes", "return_mean", "return_std", "length")
+SUCCESS = ("info/is_success",)  # with goals: of an episode's last step
 PACKAGES = ("stable-baselines3", "torch", "numpy", "gymnasium", "mujoco")
 
 
-def greedy_episodes(model: Any, task: str, seeds: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Undiscounted returns and lengths `[n]` of one greedy episode for each seed."""
+def greedy_episodes(model: Any, task: str, seeds: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Undiscounted returns, lengths and successes `[n]` of one greedy episode a seed. NaN where a task tells no success."""
     environment = gymnasium.make(task)
-    returns, lengths = np.zeros(len(seeds)), np.zeros(len(seeds), dtype=int)
+    returns, lengths, successes = np.zeros(len(seeds)), np.zeros(len(seeds), dtype=int), np.full(len(seeds), np.nan)
     for i, seed in enumerate(seeds):
         observation, _ = environment.reset(seed=seed)
         ended = False
         while not ended:
             action, _ = model.predict(observation, deterministic=True)
-            observation, reward, terminated, truncated, _ = environment.step(action)
+            observation, reward, terminated, truncated, info = environment.step(action)
             returns[i] += float(reward)
             lengths[i] += 1
             ended = terminated or truncated
+        successes[i] = info.get("is_success", np.nan)
     environment.close()
-    return returns, lengths
+    return returns, lengths, successes
 
 
 def episode_seeds(seed: int, env_steps: int, episodes: int) -> list[int]:
@@ -114,13 +116,13 @@ def train(folder: Path, task: str, seed: int, options: argparse.Namespace) -> No
     evaluating = 0.0
     with open(folder / "evaluations.csv", "w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(COLUMNS)
+        writer.writerow([*COLUMNS, *SUCCESS] if options.her else COLUMNS)
         while model.num_timesteps < options.num_env_steps:
             model.learn(options.evaluation_interval, reset_num_timesteps=model.num_timesteps == 0, log_interval=None)
             now, steps = time.perf_counter(), model.num_timesteps
-            returns, lengths = greedy_episodes(model, task, episode_seeds(seed, steps, options.evaluation_episodes))
+            returns, lengths, successes = greedy_episodes(model, task, episode_seeds(seed, steps, options.evaluation_episodes))
             row = (steps, model._n_updates, steps, round(now - begun - evaluating, 3), len(returns))
-            writer.writerow([*row, returns.mean(), returns.std(), lengths.mean()])
+            writer.writerow([*row, returns.mean(), returns.std(), lengths.mean(), *([successes.mean()] if options.her else [])])
             file.flush()
             evaluating += time.perf_counter() - now
             print(f"{task} seed {seed}: {steps} steps, return {returns.mean():.1f} +- {returns.std():.1f}", flush=True)

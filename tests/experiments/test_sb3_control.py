@@ -49,7 +49,8 @@ def test_returns_are_those_of_the_environment():
     environment = gymnasium.make("Pendulum-v1")
     environment.reset(seed=5)
     expected = sum(environment.step(np.array([0.5], dtype=np.float32))[1] for _ in range(200))
-    returns, lengths = sb3_control.greedy_episodes(Stand(0.5), "Pendulum-v1", [5, 6])
+    returns, lengths, successes = sb3_control.greedy_episodes(Stand(0.5), "Pendulum-v1", [5, 6])
+    assert np.isnan(successes).all()
     assert returns[0] == pytest.approx(expected) and returns[0] != returns[1]
     assert lengths.tolist() == [200, 200]
 
@@ -71,3 +72,34 @@ def test_a_finished_run_is_left_alone(tmp_path, monkeypatch):
     )
     sb3_control.main()
     assert begun == [1]
+
+
+class Reaches(gymnasium.Env):
+    """Two steps an episode; says after the second whether the action was above 0."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Box(-1, 1, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(1, np.float32), {"is_success": 0.0}
+
+    def step(self, action):
+        self.steps += 1
+        info = {"is_success": float(self.steps == 2 and action[0] > 0)}
+        return np.zeros(1, np.float32), -1.0, False, self.steps == 2, info
+
+
+@pytest.fixture
+def reaches():
+    gymnasium.register("Reaches-v0", Reaches)
+    yield "Reaches-v0"
+    del gymnasium.registry["Reaches-v0"]
+
+
+@pytest.mark.parametrize(("torque", "success"), [(0.5, 1.0), (-0.5, 0.0)])
+def test_with_goals_success_is_written(tmp_path, monkeypatch, reaches, torque, success):
+    monkeypatch.setattr(sb3_control, "make_model", lambda task, seed, options: Stand(torque))
+    sb3_control.train(tmp_path / reaches / "sb3_sac+her" / "seed_0", reaches, 0, arguments(tmp_path, "--her"))
+    [record] = run_records.find(tmp_path)
+    assert record.problems == () and record.evaluations["info/is_success"].tolist() == [success] * 3
