@@ -36,8 +36,6 @@ from experiments.benchmarks.contenders import (
 MANY = 64
 MANY_A_CALL = f", {MANY} a call"
 PEAK = "peak product"
-# Updates a second of TAAC (T = 4, batch 256) in the framework it was published in, and of SB3 on the same machine.
-ORIGINAL_TAAC, SB3_BESIDE_IT = 17.0, 60.0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -106,17 +104,12 @@ def _share_goal(name: str, rates: dict[str, list[float]], problems: dict[str, st
 def _goals(rates: dict[str, list[float]], problems: dict[str, str], options: Any) -> list[dict[str, Any]]:
     goals = []
     for name in (SAC_S, SAC_S + COMPILED, SAC_S + THREE, SAC_S + BFLOAT16, SAC):
-        goals.append(ratio_goal(f"{name}: updates/s over SB3", rates, name, SB3, 4.0, problems))
-        goals.append(ratio_goal(f"{name}: updates/s over SBX", rates, name, SBX, 1.4, problems))
+        goals.append(ratio_goal(f"{name}: updates/s over SBX", rates, name, SBX, 1.2, problems))
         goals.append(
             ratio_goal(f"{name}: updates/s over SBX{MANY_A_CALL}", rates, name, SBX + MANY_A_CALL, 1.0, problems)
         )
-        if not name.endswith((THREE, BFLOAT16)):  # whose products are not as exact as those that the peak rate is of
-            goals.append(_share_goal(name, rates, problems, options))
-    for name in (TAAC, TAAC + COMPILED, TAAC + THREE, TAAC + BFLOAT16):
-        goals.append(_original_goal(name, rates, problems))
-        if not name.endswith((THREE, BFLOAT16)):
-            goals.append(_share_goal(name, rates, problems, options))
+    for name in (SAC_S, SAC_S + COMPILED, SAC, TAAC, TAAC + COMPILED):  # with products as exact as those that the peak rate is of
+        goals.append(_share_goal(name, rates, problems, options))
     for name in (SAC_S, TAAC):
         goals.append(
             ratio_goal(
@@ -124,15 +117,6 @@ def _goals(rates: dict[str, list[float]], problems: dict[str, str], options: Any
             )
         )
     return goals
-
-
-def _original_goal(name: str, rates: dict[str, list[float]], problems: dict[str, str]) -> dict[str, Any]:
-    what = f"{name}: updates/s over its original framework's, scaled by SB3"
-
-    def ratios() -> list[float]:
-        return [ours / (ORIGINAL_TAAC * sb3 / SB3_BESIDE_IT) for ours, sb3 in zip(rates[name], rates[SB3])]
-
-    return rates_goal(what, 3.3, rates, (name, SB3), ratios, problems)
 
 
 # Growth --------------------------------------------------------------------------------------------------------------
