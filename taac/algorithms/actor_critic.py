@@ -423,6 +423,8 @@ class ActorCriticAlgorithm(Algorithm):
         if self.decision_price is not None:
             temperature_losses = {**temperature_losses, "price": self.decision_price.loss().expand_as(info.actor_loss)}
             own = {**(own or {}), "decision/price": self.decision_price()}
+        if (beyond := getattr(self.critics, "beyond", None)) is not None:
+            own = {**(own or {}), "critic/beyond": self.mean_acted(experience, beyond(returns))}
         actor_loss = info.actor_loss
         if temperature_losses:
             actor_loss = actor_loss + functools.reduce(torch.add, temperature_losses.values())
@@ -565,17 +567,26 @@ class ActorCriticAlgorithm(Algorithm):
             self.decision_price.observe(decisions, env_steps)
 
     @torch.no_grad()
+    def after_pretraining_step(self) -> None:
+        self._project()
+        for target, network in self.target_networks():
+            target.load_state_dict(network.state_dict())
+
+    @torch.no_grad()
     def after_update(self, num_updates: int) -> None:
         for temperature in self.temperatures().values():
             temperature.project()
-        for part in self._projected:
-            part.project()
+        self._project()
         if self.target_update.is_due(num_updates):
             self.target_update.move(self.target_networks)
 
+    def _project(self) -> None:
+        for part in self._projected:
+            part.project()
+
     @functools.cached_property
     def _projected(self) -> list[Any]:
-        return [part for name, child in self.named_children() if not name.startswith("target_") for part in projections(child)]
+        return projections(self)
 
     def describe(self) -> list[str]:
         own = self.actor_encoder

@@ -116,7 +116,8 @@ class Agent(nn.Module):
     def learning(self) -> Iterator[None]:
         """A context for computing the loss of a gradient step, in which networks are in training mode.
 
-        Target networks stay in evaluation mode, and so do those of whose parameters none is trained.
+        Target networks stay in evaluation mode, and so do those of whose parameters none is trained. TAAC compares candidates in
+        evaluation mode, too.
         """
         for part in self._trained:
             vars(part)["training"] = True  # `Module.train` would take as long as a small network's forward pass

@@ -187,6 +187,9 @@ class Algorithm(ForwardingConstructor, nn.Module):
     def after_update(self, num_updates: int) -> None:
         """Moves targets and projects bounded values. Called after each optimizer step, with the number of steps so far."""
 
+    def after_pretraining_step(self) -> None:
+        """Projects bounded values, after a gradient step of pre-training. Target networks are copies until the first update."""
+
     def set_update_ratio(self, updates_per_env_step: Fraction | None) -> None:
         """Receives the updates per environment step, before the first update; None if the ratio changes during the run."""
 

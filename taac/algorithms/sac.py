@@ -25,7 +25,7 @@ from taac.networks import ActorNetwork
 from taac.networks.batch_statistics import gathering, has_batch_statistics
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
-from taac.ops.value_distributions import ValueDistribution, shifted
+from taac.ops.value_distributions import ValueDistribution, mean_of, shifted
 from taac.specs import TensorSpec, check_unit_box
 
 
@@ -52,7 +52,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
     """
 
     has_proposal = takes_noise = True
-    needs_q_pi = False  # whether more than the actor's loss needs the value of the policy's action
+    learns_value = False  # whether a value network learns the value of the policy's action, `TrainInfo.q_pi`
     always_on_last_frame = False  # True for methods whose own train_step learns on all frames
 
     def __init__(
@@ -153,15 +153,18 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
         # Actor: minimise alpha log pi(a~|s) - min_i Q_i(s, a~)  (equations 7 and 9)
         learnt = slice(None) if self.actor_on_last_frame else slice(-1)
-        learns = learns_policy() or self.needs_q_pi
+        learns = learns_policy() or self.learns_value
         with gathering(self.actor, ~time_step.is_last()[learnt]), gradients_if(learns):
             mean, log_std = self.actor(seen[learnt])
             action, log_pi = distributions.squashed_normal_sample(mean, log_std)
         q_pi, actor_loss = None, torch.zeros_like(log_pi)
         if learns:
-            q_pi = self.over_critics(self.q_values(self.critics, frozen[learnt], *self.action_parts(action)))
+            prediction = self.critics(frozen[learnt], *self.action_parts(action))
+            q_pi = self.over_critics(self.value_of(self.critics, prediction))
             dq_da = self.action_gradient(self.weighted(q_pi), action)
             actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
+            if self.learns_value:
+                q_pi = mean_of(self.over_predictions(self.critics, prediction))
 
         critics = self.critic_step(time_step, features, *self.action_parts(executed))
         with torch.no_grad():

@@ -22,7 +22,7 @@ from taac.data_structures import LAST, AlgStep, Experience, LossInfo, Nest, Time
 from taac.errors import TaacError
 from taac.networks import PrefixCritics
 from taac.ops import distributions, value_distributions, value_ops
-from taac.ops.value_distributions import PrefixTargets, ValueDistribution
+from taac.ops.value_distributions import PrefixTargets, ValueDistribution, mean_of
 from taac.ops.value_ops import Bootstrap
 from taac.specs import TensorSpec, bounded, check_unit_box
 
@@ -198,7 +198,8 @@ class SacChunkAlgorithm(SacAlgorithm):
         action, log_pi = distributions.squashed_normal_sample(mean, log_std)
         if self.best_of is not None:
             action = self._best_of(self.target_critics, features, mean, log_std)
-        value = self.over_critics(self.q_values(self.target_critics, features, *self.action_parts(action)))
+        prediction = self.target_critics(features, *self.action_parts(action))
+        value = mean_of(self.over_predictions(self.target_critics, prediction))
         if self.entropy_in_target and self.best_of is None:
             value = value - self.temperature.alpha() * log_pi
         returns = value_ops.prefix_returns(

@@ -27,6 +27,7 @@ from taac.networks import CategoricalActorNetwork
 from taac.networks.batch_statistics import has_batch_statistics
 from taac.ops import distributions
 from taac.ops.schedules import Schedule
+from taac.ops.value_distributions import mean_of
 
 
 @gin.configurable
@@ -184,7 +185,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         # V(s') = sum_a pi(a|s') (min_i Q'_i(s', a) - alpha log pi(a|s'))  (equation 10)
         with torch.no_grad():
             target_q = self.discrete.padded(self.target_critics(target_features), dim=features.dim())
-            target_q = self.over_critics(self.value_of(self.target_critics, target_q))  # [T-1, B, K, C(, D)]
+            target_q = mean_of(self.over_predictions(self.target_critics, target_q))  # [T-1, B, K, C(, D)]
             value = self.expected(probs[1:], target_q).mean(2)
             bonus = self.share_out((alpha * entropy[1:]).mean(-1)) if self.entropy_in_target else None
             if bonus is not None:

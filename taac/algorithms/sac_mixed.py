@@ -24,6 +24,7 @@ from taac.algorithms.target_entropies import TargetEntropy
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks.batch_statistics import gathering
+from taac.networks.layers import evaluating
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
 from taac.ops.value_distributions import mean_of
@@ -131,7 +132,8 @@ class MixedSacAlgorithm(SacAlgorithm):
         with gathering(self.actor, ~time_step.is_last()):
             mean, log_std = self.actor(seen)
         action, log_pi = distributions.squashed_normal_sample(mean, log_std)
-        q = self.least_value(self.q_values(self.critics, frozen, action))
+        with evaluating(self.critics):  # choices are compared without dropout
+            q = self.least_value(self.q_values(self.critics, frozen, action))
         probs = self._choice_probs(q)
 
         # Actor: minimise alpha log pi(a~|s) - sum_d p(d|s,a~) min_i Q_i(s, a~, d)  (equations 7 and 9)

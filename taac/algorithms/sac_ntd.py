@@ -71,9 +71,9 @@ class SacNtdAlgorithm(SacAlgorithm):
     def train_step(self, experience: Experience) -> TrainInfo:
         with torch.no_grad():
             features = self.target_encoder(nest.index(experience.time_step.observation, slice(None, -1)))
-            target_q = self.q_values(self.target_critics, features, experience.time_step.prev_action[1:])
-        # [T-1, B(, D)], the target critics at the executed actions
-        return super().train_step(experience)._replace(own=self.over_critics(target_q))
+            prediction = self.target_critics(features, experience.time_step.prev_action[1:])
+            target_q = mean_of(self.over_predictions(self.target_critics, prediction))  # [T-1, B(, D)], at the executed actions
+        return super().train_step(experience)._replace(own=target_q)
 
     def targets(self, experience: Experience, info: TrainInfo) -> torch.Tensor:
         pre_tanh, log_mu = experience.rollout_info

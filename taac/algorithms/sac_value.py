@@ -53,7 +53,7 @@ class SacValueAlgorithm(SacAlgorithm):
 
     value_encoder: nn.Module | None
 
-    needs_q_pi = True  # V learns it
+    learns_value = True
 
     def __init__(
         self,

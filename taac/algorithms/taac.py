@@ -28,6 +28,7 @@ from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, 
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, TrajectoryEmbedding
 from taac.networks.batch_statistics import gathering, has_batch_statistics
+from taac.networks.layers import evaluating
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
 from taac.ops.value_distributions import ValueDistribution, mixture
@@ -297,19 +298,23 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             q_0 = self.weighted(self._min_q(self.critics, frozen, tau_0))
         with gradients_if(learns_policy()):
             q_1 = self.weighted(self._min_q(self.critics, frozen, tau_1))
-        tau_1, compared = self._as_acted(frozen, embedded, tau_prev, tau_1, q_1.detach())
-        net_q_1 = self.net_of_price(compared)
-        beta, switch_loss = self.learn_switch(embedded, q_0, net_q_1, switch_state)
         ended = trajectories.has_ended(self.trajectory, tau_prev)
-        if ended is not None:
-            beta = torch.where(ended.unsqueeze(-1), beta.new_tensor([0.0, 1.0]), beta)
+
+        def switch(q_1: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            beta, loss = self.learn_switch(embedded, q_0, self.net_of_price(q_1), switch_state)
+            return beta if ended is None else torch.where(ended.unsqueeze(-1), beta.new_tensor([0.0, 1.0]), beta), loss
+
+        proposed = q_1.detach()
+        tau_1, compared = self._as_acted(frozen, embedded, tau_prev, tau_1, proposed)
+        beta, switch_loss = switch(compared)
+        beta_hat = beta if compared is proposed else switch(proposed)[0]  # of a_hat, where another action is compared
         b_new = torch.rand_like(beta[..., 1]) < beta[..., 1]
 
         # Actor: gradient -(beta_1 dQ/da_hat) da_hat/dphi + alpha_a dlog pi/dphi
         actor_loss = switch_loss
         if learns_policy():
             dq_da = self.action_gradient(q_1, a_hat)
-            actor_loss = losses.action_gradient_loss(a_hat, beta[..., 1:] * dq_da)
+            actor_loss = losses.action_gradient_loss(a_hat, beta_hat[..., 1:] * dq_da)
             actor_loss = actor_loss + self.action_temperature.alpha() * log_pi + switch_loss
 
         # V(s') = beta_0 min_i Q'_i(s', tau_0) + beta_1 (min_i Q'_i(s', tau_1) - c). A return that passes a step pays for its b
@@ -327,7 +332,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             mean=mean.detach(),
             log_std=log_std.detach(),
             beta=beta,
-            advantage=net_q_1 - q_0,
+            advantage=self.net_of_price(compared) - q_0,
             q_pi=q_1.detach(),
             switch=b | b_new,
             prediction=prediction,
@@ -388,8 +393,9 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         return tau_1, self.weighted(self._min_q(self.critics, features, tau_1))
 
     def _min_q(self, critics: nn.Module, features: torch.Tensor, tau: Tau) -> torch.Tensor:
-        """Returns min_i Q_i(features, tau): `[...]`, or `[..., D]`."""
-        return self.over_critics(self.q_values(critics, features, *nest.flatten(tau)))
+        """Returns min_i Q_i(features, tau): `[...]`, or `[..., D]`. Candidates are compared without dropout."""
+        with evaluating(critics):
+            return self.over_critics(self.q_values(critics, features, *nest.flatten(tau)))
 
     def _target_value(
         self, critics: CriticStep, observation: Nest, tau_0: Tau, tau_1: Tau, beta: torch.Tensor

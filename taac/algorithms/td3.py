@@ -31,7 +31,8 @@ from taac.specs import TensorSpec, check_unit_box
 class Td3Algorithm(ActorCriticAlgorithm):
     """Twin delayed deterministic policy gradients (Fujimoto, van Hoof and Meger, arXiv:1802.09477, algorithm 1).
 
-    Critics regress on `r + gamma min_i Q'_i(s', clip(mu'(s') + clip(noise, -c, c), -1, 1))`; the actor maximises `Q_1(s, mu(s))`.
+    Critics regress on `r + gamma min_i Q'_i(s', clip(mu'(s') + clip(noise, -c, c), -1, 1))`; the actor maximises `Q_1(s, mu(s))`,
+    or the mean of the critics with `combine_critics = 'mean'`.
     The delay of actor and target networks is `ActorCriticAlgorithm.policy_delay`; `gin/methods/td3.gin` binds 2, as published.
 
     Args:
@@ -123,12 +124,13 @@ class Td3Algorithm(ActorCriticAlgorithm):
         time_step = experience.time_step
         features, seen = self.encode(time_step.observation)
 
-        # Actor: maximise Q_1(s, mu(s))
+        # Actor: maximise Q_1(s, mu(s)), or mean_i Q_i
         q_pi, actor_loss = None, torch.zeros_like(time_step.discount[1:])
         if learns_policy():
             with gathering(self.actor, ~time_step.is_last()[:-1]):
                 action = torch.tanh(self.actor(seen[:-1]))
-            q_pi = self.q_values(self.critics, features.detach()[:-1], action)[0]
+            each = self.q_values(self.critics, features.detach()[:-1], action)
+            q_pi = each[0] if self.combine_critics == "min" else self.over_critics(each)
             actor_loss = losses.action_gradient_loss(action, self.action_gradient(self.weighted(q_pi), action))
 
         # a' = clip(mu'(s') + clip(noise, -c, c), -1, 1), and V(s') = min_i Q'_i(s', a')

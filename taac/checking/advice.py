@@ -17,6 +17,7 @@ from taac.learning.optimizers import TensorFlowAdam, each, state_after_a_step
 from taac.machine.memory import available_bytes, readable_bytes
 from taac.machine.products import slowness
 from taac.networks import RewardNormalizer
+from taac.networks.bodies import projections
 from taac.networks.encoders import is_image
 from taac.ops import distributions
 from taac.replay import HindsightReplayBuffer
@@ -93,7 +94,8 @@ def advice(trainer: Trainer, settings: Mapping[str, Any], memory: list[Share], e
     slow = slowness(trainer.learner.products, trainer.agent.device)
     return [
         *_intervals(trainer, settings), *_replay(trainer, memory), *_evaluation(trainer), *_entropy(trainer),
-        *_discount(trainer, settings), *_rewards(trainer, *endings), *_features(trainer), *([slow] if slow else []),
+        *_discount(trainer, settings), *_rewards(trainer, *endings), *_critics(trainer), *_features(trainer),
+        *([slow] if slow else []),
     ]  # fmt: skip
 
 
@@ -108,6 +110,23 @@ def _rewards(trainer: Trainer, terminated: int, ended: int) -> Iterator[str]:
             "terminated: where the agent decides how long an episode lasts, another policy may then be the best one. Bind "
             "normalize_rewards = 'scale', which divides rewards and keeps their mean, or False, which keeps them as they are"
         )
+
+
+def _critics(trainer: Trainer) -> Iterator[str]:
+    algorithm, learner = trainer.agent.algorithm, trainer.learner
+    support = getattr(getattr(getattr(algorithm, "critics", None), "returns", None), "support", None)
+    if support is not None and getattr(trainer.agent.reward_normalizer, "bound", None) is None:
+        yield (
+            f"critics predict returns from {support[0]:g} to {support[-1]:g}, and rewards are not scaled to fit: bind "
+            "create_agent.normalize_rewards = 'bounded', or CategoricalReturns.low and high to returns that can be reached"
+        )
+    kept = {id(part.weight) for part in projections(algorithm) if hasattr(part, "weight")}
+    for name, group in zip(learner.group_names, learner.optimizer.param_groups):
+        if group.get("weight_decay") and any(id(p) in kept for p in group["params"]):
+            yield (
+                f"the weights of the {name} decay by {group['weight_decay']:g} and are set back to norm 1 after each update, "
+                f"which undoes it: remove '{name}' from Learner.weight_decay, or the optimizer's own"
+            )
 
 
 def _intervals(trainer: Trainer, settings: Mapping[str, Any]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from taac.configuration.binding import OF_COMPARE, TASK_MACROS, Binding
 from taac.configuration.gin_state import enclosing_scopes, short
 from taac.errors import TaacError, nearest
 
+BACKBONE = ("CriticEnsemble.body", "CriticEnsemble.returns")  # what critics of another class leave unused
 _CLIP = "reward_clip"  # the macro, and the parameter of `create_agent`
 
 
@@ -63,6 +64,8 @@ class Config:
             if b.is_macro or b.selector.startswith(OF_COMPARE):
                 continue
             if (b.scope, b.selector) in self._replaced or b.may_be_unused:
+                if b.parameter in BACKBONE and all(selector != b.selector for _, selector in used):
+                    raise TaacError(f"{b}: has no effect, because other critics are bound: remove either")
                 continue  # a number may have replaced a schedule, whose settings are then unused
             if not any(
                 selector == b.selector and b.name in found and (not b.scope or f"{scope}/".startswith(f"{b.scope}/"))

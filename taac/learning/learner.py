@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import gin
@@ -36,6 +36,7 @@ from taac.learning.side_losses import Cloning, SideLosses, cloning_loss
 from taac.machine.compiled import CompiledFunction, compile_ahead, find_compiler
 from taac.machine.products import Products, available, mixed_precision, parts, resolve, using
 from taac.machine.ranks import ALONE, Ranks
+from taac.networks.batch_statistics import batch_statistics
 from taac.ops.schedules import Schedule, at_start, bounds, follow
 from taac.replay import Batch, Replay
 
@@ -195,9 +196,10 @@ class Learner:
         self.agent.observe(self.demonstrations.observations())
         for number in range(1, self.cloning.pretraining_updates + 1):
             demonstrated = self._side.demonstrated(batch_size, length)
-            with using(self.products):
+            with using(self.products), batch_statistics():
                 loss = cloning_loss(self.agent, demonstrated, self.products)
             self._take_step(self._checked_gradients(loss, self._parameters, number, demonstrated, "cloning/loss"))
+            self.agent.algorithm.after_pretraining_step()
 
     def learn_from(self, replay: Replay, batch_size: int, length: int, progress: float = 0.0) -> LossInfo:
         """Takes one gradient step on a batch sampled from the replay, and updates the priorities of its segments.
@@ -247,7 +249,7 @@ class Learner:
         step = GradientStep(self.num_updates + 1, experience, prepared, loss, total, found.frames, extra)
         found_inf = self.guard.check(step)
         gradient_norms = self.diagnostics.gradient_norms(self.group_names, self.optimizer)
-        self._take_step(found_inf)
+        self._take_step(found_inf, self.agent.algorithm.held_groups(self.num_updates + 1))
         if self._side.any:
             self._learn_signals_more(experience, replay)
         self.losses, self._observed = extra, found.observed
@@ -321,8 +323,7 @@ class Learner:
         weights, agents = weights.to(self.agent.device), self.agent.agents
         return weights if agents is None else agents.spread(weights)
 
-    def _take_step(self, found_inf: torch.Tensor | None) -> None:
-        held = self.agent.algorithm.held_groups(self.num_updates + 1)
+    def _take_step(self, found_inf: torch.Tensor | None, held: Collection[str] = ()) -> None:
         for name, group in zip(self.group_names, self.optimizer.param_groups):
             for parameter in group["params"] if name in held else ():
                 parameter.grad = None  # so that the optimizer skips it

@@ -302,5 +302,5 @@ class SimbaV2Body(nn.Module):
 
 
 def projections(module: nn.Module) -> list[Any]:
-    """Returns the parts of a module that are projected after an update."""
-    return [part for part in module.modules() if getattr(part, "unit", False)]
+    """Returns the parts of a module that are projected after an update, without those of its targets, which follow."""
+    return [part for name, part in module.named_modules() if getattr(part, "unit", False) and "target_" not in name]

@@ -105,6 +105,7 @@ class CriticEnsemble(nn.Module):
         if returns is not None:
             self.returns = returns
             self.value, self.loss, self.distribution = self.returns.value, self.returns.loss, self.returns.distribution
+            self.beyond = getattr(self.returns, "beyond", None)
         self.activation = activation_module(activation)
 
     def forward(self, features: torch.Tensor, *action: torch.Tensor) -> torch.Tensor:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -42,6 +43,19 @@ class EnsembleLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.baddbmm(self.bias, x, self.weight)
+
+
+@contextlib.contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """A context in which a module is in evaluation mode."""
+    parts = [part for part in module.modules() if part.training]
+    for part in parts:
+        vars(part)["training"] = False
+    try:
+        yield
+    finally:
+        for part in parts:
+            vars(part)["training"] = True
 
 
 def in_full_precision(layer: Callable[..., Any], x: torch.Tensor, *inputs: Nest) -> Any:

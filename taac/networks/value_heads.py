@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import gin
 import torch
@@ -10,7 +10,7 @@ import torch.nn as nn
 
 from taac.errors import TaacError
 from taac.ops import value_distributions
-from taac.ops.value_distributions import ValueDistribution, certain
+from taac.ops.value_distributions import ValueDistribution, certain, mean_of
 
 Combination = Literal["min", "mean"]
 
@@ -20,14 +20,15 @@ class CategoricalReturns(nn.Module):
     """Probabilities of K atoms in equal distances, learnt by cross-entropy. The value is their mean.
 
     Where an algorithm carries distributions to its targets, those are projected onto the atoms once (C51). A target that is a
-    number is spread over them.
+    number is spread over the two atoms beside it (two-hot), or by `sigma`.
 
     Args:
         num_atoms: K.
         low, high: the first and the last atom, in units of the reward that is learnt. Returns beyond count as these:
-            `create_agent.normalize_rewards = 'bounded'` scales rewards so that none is beyond +-5.
-        sigma: standard deviation of the normal over which a target that is a number is spread (HL-Gauss), in distances between
-            atoms; 0.75 is usual. 0: over the two atoms beside it (two-hot).
+            `create_agent.normalize_rewards = 'bounded'` scales rewards so that no return of a rollout was beyond. Targets may be:
+            where episodes are cut off, or decisions have a price. `critic/beyond` tells how much of them is.
+        sigma: makes targets numbers, the means of distributions: each is spread by a normal of this standard deviation, in
+            distances between atoms (HL-Gauss; 0.75 is usual). 0: two-hot. None: targets stay distributions.
 
     Raises:
         TaacError: settings out of range.
@@ -38,15 +39,15 @@ class CategoricalReturns(nn.Module):
 
     support: torch.Tensor
 
-    def __init__(self, num_atoms: int = 101, low: float = -5.0, high: float = 5.0, sigma: float = 0.0):
+    def __init__(self, num_atoms: int = 101, low: float = -5.0, high: float = 5.0, sigma: float | None = None):
         super().__init__()
-        if num_atoms < 2 or not low < high or not sigma >= 0:
+        if num_atoms < 2 or not low < high or not (sigma is None or sigma >= 0):
             raise TaacError(
-                "CategoricalReturns needs 2 atoms or more, low < high and sigma >= 0, got "
+                "CategoricalReturns needs 2 atoms or more, low < high, and sigma >= 0 or None, got "
                 f"num_atoms = {num_atoms}, low = {low}, high = {high}, sigma = {sigma}"
             )
         self.size, self.sigma, self.distance = num_atoms, sigma, (high - low) / (num_atoms - 1)
-        self.register_buffer("support", torch.linspace(low, high, num_atoms), persistent=False)
+        self.register_buffer("support", torch.linspace(low, high, num_atoms))
 
     def value(self, logits: torch.Tensor) -> torch.Tensor:
         """Returns values `[N, ...]` of logits `[N, ..., K]`."""
@@ -63,15 +64,29 @@ class CategoricalReturns(nn.Module):
         lowest = (probs * self.support).sum(-1, keepdim=True).argmin(0, keepdim=True)
         return ValueDistribution(self.support, probs.take_along_dim(lowest, 0).squeeze(0))
 
+    def beyond(self, target: torch.Tensor | ValueDistribution) -> torch.Tensor:
+        """Returns the probability of targets, `[T, B]` or `[T, B, M]`, that lies beyond the atoms: `[T, B]`."""
+        points, probs = target if isinstance(target, ValueDistribution) else certain(target)
+        return (((points < self.support[0]) | (points > self.support[-1])) * probs).sum(-1)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        stored = state_dict.setdefault(f"{prefix}support", self.support)  # without it: of earlier code
+        if not torch.equal(stored.to(self.support), self.support):
+            args[-1].append(
+                f"{prefix}support: these critics predict returns from {stored[0]:g} to {stored[-1]:g}, and this agent's from "
+                f"{self.support[0]:g} to {self.support[-1]:g}: bind CategoricalReturns.low and high to resume it, or train again"
+            )
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def loss(self, logits: torch.Tensor, target: torch.Tensor | ValueDistribution) -> torch.Tensor:
         """Returns the cross-entropy `[T, B]` of logits `[N, T, B, K]` with targets `[T, B]`, or `[T, B, M]`; summed over N."""
         with torch.no_grad():
-            if isinstance(target, ValueDistribution):
+            if self.sigma is None and isinstance(target, ValueDistribution):
                 probs = value_distributions.project(target, self.support)
-            elif self.sigma == 0:
-                probs = value_distributions.project(certain(target), self.support)
+            elif not self.sigma:
+                probs = value_distributions.project(certain(mean_of(target)), self.support)
             else:
-                probs = value_distributions.spread(target, self.support, self.sigma * self.distance)
+                probs = value_distributions.spread(mean_of(target), self.support, self.sigma * self.distance)
         return value_distributions.cross_entropy(logits, probs).sum(0)
 
 

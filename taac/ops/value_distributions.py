@@ -85,7 +85,7 @@ def return_distribution(bootstrap: Bootstrap, value: ValueDistribution) -> Value
 def project(value: ValueDistribution, support: torch.Tensor) -> torch.Tensor:
     """The categorical projection: each point gives its probability to the two atoms beside it, the nearer one more.
 
-    A point beyond the support counts as its end. Of one point, this is the two-hot encoding.
+    A point beyond the support counts as its end; one that is not finite makes NaN. Of one point, this is the two-hot encoding.
 
     Args:
         value: `[..., M]`.
@@ -98,10 +98,10 @@ def project(value: ValueDistribution, support: torch.Tensor) -> torch.Tensor:
     """
     count, low = len(support), support[0]
     points = value.points.expand_as(value.probs)
-    place = ((points - low) / (support[1] - low)).clamp(0.0, count - 1.0)
+    place = ((points - low) / (support[1] - low)).clamp(0.0, count - 1.0) + 0.0 * points
     below = place.floor().clamp(max=count - 2.0)
     to_upper = value.probs * (place - below)
-    index = below.to(torch.int64)
+    index = below.nan_to_num(0.0).to(torch.int64)
     atoms = value.probs.new_zeros(*value.probs.shape[:-1], count)
     atoms.scatter_add_(-1, index, value.probs - to_upper)
     return atoms.scatter_add_(-1, index + 1, to_upper)
@@ -111,7 +111,7 @@ def spread(target: torch.Tensor, support: torch.Tensor, sigma: float) -> torch.T
     """HL-Gauss: the mass that a normal around the target has in the bin around each atom, over its mass in all bins.
 
     Args:
-        target: `[...]`. One beyond the support counts as its end.
+        target: `[...]`. One beyond the support counts as its end; one that is not finite makes NaN.
         support: `[K]`, atoms in equal distances.
         sigma: standard deviation of the normal, in units of the target.
 
@@ -122,7 +122,7 @@ def spread(target: torch.Tensor, support: torch.Tensor, sigma: float) -> torch.T
     """
     half = (support[1] - support[0]) / 2
     edges = torch.cat([support - half, support[-1:] + half])
-    target = target.clamp(support[0], support[-1])
+    target = target.clamp(support[0], support[-1]) + 0.0 * target
     cumulative = torch.erf((edges - target.unsqueeze(-1)) / (sigma * 2**0.5))
     mass = cumulative[..., 1:] - cumulative[..., :-1]
     return mass / (cumulative[..., -1:] - cumulative[..., :1])

@@ -69,6 +69,14 @@ def check_centralised(algorithm: Algorithm) -> None:
         )
 
 
+def bound_of_returns(algorithm: Algorithm) -> float:
+    """Returns the bound that fits the atoms of categorical critics; 5 without such critics."""
+    support = getattr(getattr(getattr(algorithm, "critics", None), "returns", None), "support", None)
+    if support is None:
+        return 5.0
+    return float(min(side for side in (-support[0], support[-1]) if side > 0))
+
+
 def check_decision_price(algorithm: Algorithm, environment: VectorEnvironment) -> None:
     """Refuses a price of decisions where every environment step is one."""
     if isinstance(algorithm, MixedSacAlgorithm) and algorithm.decision_price is not None and environment.durations[1] == 1:

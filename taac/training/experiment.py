@@ -124,7 +124,7 @@ def create_agent(
                 f"create_agent.normalize_rewards = '{normalize_rewards}' needs a discount, but {kind}.gamma is None: define it"
             )
         rows = environment.num_envs * (1 if agents is None else agents.count)
-        bound = 5.0 if normalize_rewards == "bounded" else None
+        bound = checks.bound_of_returns(algorithm) if normalize_rewards == "bounded" else None
         reward_normalizer = RewardScaler(rows, algorithm.gamma, environment.repeat_gamma, normalized_parts, reward_clip, bound)
     elif normalize_rewards:
         reward_normalizer = RewardNormalizer(normalized_parts, reward_clip)

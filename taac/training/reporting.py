@@ -59,8 +59,7 @@ class SqilMonitor:
 
     def __call__(self, agent: Agent, replay: Any, batch_size: int, length: int) -> dict[str, torch.Tensor]:
         """Returns scalars computed on a new batch. Networks, statistics and training's random numbers do not change."""
-        statistics = [m for m in (agent.reward_normalizer, agent.reward_signals) if m is not None]
-        saved = [(buffer, buffer.clone()) for module in statistics for buffer in module.buffers()]
+        saved = [(buffer, buffer.clone()) for buffer in agent.buffers()]
         with torch.random.fork_rng(devices=[agent.device] if agent.device.type == "cuda" else []):
             demonstrated, own = replay.halves(batch_size, length)
             first, gradient = _half(agent, demonstrated)

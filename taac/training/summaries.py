@@ -40,6 +40,7 @@ TAGS: dict[str, str] = {
     "dimensions that act, subtracts alpha_beta H(beta)",
     "critic/q": "Q_i(s, tau) at the executed trajectories, mean over critics, learnt parts of the reward, and learnt frames",
     "critic/target": "returns G, the targets of the critics, mean over the same frames",
+    "critic/beyond": "fraction of the targets' probability that is beyond the atoms of categorical critics",
     "policy/entropy": "-log pi of the sampled action, nats, mean over frames except LAST; for discrete SAC, the exact entropy",
     "policy/alpha": "temperature of the actor",
     "policy/log_std": "of the actor's outputs before tanh, mean over frames except LAST and over dimensions",

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from taac.configuration import shipped
-from taac.errors import TaacError
-from taac.ops import distributions
+from taac.errors import DivergedError, TaacError
+from taac.ops import distributions, value_distributions
 from taac.ops.value_distributions import ValueDistribution, project
 from tests.learning.test_compiled_update import COMPILE, PRIORITIZED, assert_close, traced_only  # noqa: F401
 from tests.methods import DISCRETE_METHODS, METHODS, fitting
@@ -178,6 +178,126 @@ def test_a_subset_of_critics_is_drawn_in_each_update_for_targets_alone():
     for wrong in (0, 4):
         with pytest.raises(TaacError, match=r"target_subset must be in \[1, the number of critics, 3\], got"):
             build(f"ActorCriticAlgorithm.target_subset = {wrong}", "CriticEnsemble.num_critics = 3", method="sac")
+
+
+def update_of(method, *params):
+    """What an update computes on a batch, from parameters that do not depend on how critics are combined."""
+    torch.manual_seed(0)
+    trainer = build(*fitting(method), "CriticEnsemble.num_critics = 3", *params, method=method)
+    learn_until(trainer, 1)
+    agent = trainer.agent
+    torch.manual_seed(1)
+    for p in agent.parameters():
+        p.data = torch.randn_like(p) * 0.3
+    for name in ("target_critics", "target_value"):
+        for p in getattr(agent.algorithm, name, torch.nn.Module()).parameters():
+            p.data = torch.randn_like(p) * 0.3
+    batch = agent.prepare(trainer.replay_buffer.sample(32, trainer.segment_length))
+    torch.manual_seed(2)
+    found = agent.algorithm.train_step(batch)
+    trainer.close()
+    return found
+
+
+TARGETS = {"sac_value": lambda info: info.q_pi, "sac_ntd": lambda info: info.own}  # what else than V(s') is a target
+
+
+@pytest.mark.parametrize("method", ["sac", "td3", "sac_discrete", "sac_value", "sac_ntd", "sdar"])
+def test_targets_take_the_least_of_the_subset_whatever_the_actor_maximises(method):
+    """The subset is all critics, so that the targets are those without one."""
+    of = TARGETS.get(method, lambda info: info.value)
+    drawn = update_of(method, "ActorCriticAlgorithm.target_subset = 3", "ActorCriticAlgorithm.combine_critics = 'mean'")
+    least, mean = update_of(method), update_of(method, "ActorCriticAlgorithm.combine_critics = 'mean'")
+    torch.testing.assert_close(of(drawn), of(least))
+    assert (of(mean) > of(least)).any() and (of(mean) >= of(least) - 1e-5).all()
+
+
+@pytest.mark.parametrize("method", ["sac_discrete", "sac_value", "sac_ntd"])
+def test_quantiles_are_left_out_of_targets_that_are_numbers(method):
+    of = TARGETS.get(method, lambda info: info.value)
+    quantiles = ("CriticEnsemble.returns = @QuantileReturns()", "ActorCriticAlgorithm.combine_critics = 'mean'")
+    found = [of(update_of(method, *quantiles, f"QuantileReturns.dropped = {n}")) for n in (0, 20)]
+    assert (found[1] < found[0]).any() and (found[1] <= found[0] + 1e-5).all()
+
+
+@pytest.mark.parametrize("combination, expected", [("min", 1.0), ("mean", 2.0)])
+def test_the_actor_of_td3_maximises_the_first_critic_or_the_mean(combination, expected):
+    params = f"ActorCriticAlgorithm.combine_critics = '{combination}'", "ActorCriticAlgorithm.policy_delay = 1"
+    trainer = build(*params, method="td3")
+    learn_until(trainer, 1)
+    algorithm, batch = trainer.agent.algorithm, trainer.agent.prepare(trainer.replay_buffer.sample(8, trainer.segment_length))
+    algorithm.critics.forward = lambda x, a: torch.stack([a.sum(-1) * 0 + 1.0, a.sum(-1) * 0 + 3.0])
+    info = algorithm.train_step(batch)
+    assert torch.equal(info.q_pi, torch.full_like(info.q_pi, expected))
+    trainer.close()
+
+
+@pytest.mark.parametrize("method", ["sac", "td3", "taac"])
+def test_targets_that_are_numbers_are_spread_by_a_normal(method, monkeypatch):
+    """HL-Gauss: of the mean of what a method bootstraps from."""
+    called, spread = [], value_distributions.spread
+    monkeypatch.setattr(value_distributions, "spread", lambda target, *more: called.append(target) or spread(target, *more))
+    trainer = build(CATEGORICAL, "CategoricalReturns.sigma = 0.75", method=method)
+    learn_until(trainer, 1)
+    assert [target.dim() for target in called] == [2]
+    trainer.close()
+
+
+@pytest.mark.parametrize("params", [(CATEGORICAL,), (CATEGORICAL, "CategoricalReturns.sigma = 0.75")])
+@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
+def test_a_reward_that_is_not_finite_is_told_as_with_plain_critics(params, reward):
+    trainer = build(*params, method="sac")
+    learn_until(trainer, 1)
+    batch = trainer.replay_buffer.sample(8, trainer.segment_length)
+    batch.time_step.reward[1, 3] = reward
+    batch.time_step.step_type[:] = 1
+    with pytest.raises(DivergedError):
+        trainer.learner.update(batch)
+    trainer.close()
+
+
+@pytest.mark.parametrize("low, high, bound", [(-5, 5, 5.0), (-1, 10, 1.0), (0, 3, 3.0)])
+def test_rewards_are_scaled_to_the_critics_range(low, high, bound):
+    range_ = f"CategoricalReturns.low = {low}.0", f"CategoricalReturns.high = {high}.0"
+    trainer = build(CATEGORICAL, "normalize_rewards = 'bounded'", *range_, method="sac")
+    assert trainer.agent.reward_normalizer.bound == bound
+    trainer.close()
+
+
+def test_critics_of_another_range_are_refused(tmp_path):
+    run(tmp_path / "run", CATEGORICAL, "num_env_steps = 310", method="sac")
+    with pytest.raises(TaacError, match=r"predict returns from -5 to 5, and this agent's from -50 to 5: bind"):
+        run(tmp_path / "run", CATEGORICAL, "CategoricalReturns.low = -50.0", "num_env_steps = 320", method="sac")
+    agent = build(CATEGORICAL, method="sac").agent
+    state = {name: value for name, value in agent.state_dict().items() if not name.endswith(".support")}
+    agent.load_state_dict(state)  # of earlier code
+
+
+def test_how_much_of_the_targets_is_beyond_the_atoms():
+    """Rewards of 20, of which the atoms know nothing."""
+    trainer = build(CATEGORICAL, "normalize_rewards = False", "reward_clip = None", method="sac")
+    learn_until(trainer, 1)
+    batch = trainer.replay_buffer.sample(8, trainer.segment_length)
+    batch.time_step.step_type[:] = 1
+    for reward, beyond in ((20.0, 1.0), (0.0, 0.0)):
+        batch.time_step.reward[:] = reward
+        assert trainer.learner.update(batch).extra["critic/beyond"].item() == pytest.approx(beyond, abs=0.1)
+    trainer.close()
+
+
+@pytest.mark.parametrize("backbone", ["simba", "categorical"])
+def test_a_backbone_that_other_critics_leave_unused_is_refused(backbone):
+    with pytest.raises(TaacError, match=r"CriticEnsemble\.(body|returns).*has no effect, because other critics are bound"):
+        files = [TASK, "gin/methods/sac_chunk.gin", f"gin/backbones/{backbone}.gin"]
+        built(files, [*SMALL, "ActorCriticAlgorithm.critic_ctor = @PrefixCritics"])
+
+
+@pytest.mark.parametrize("method", ["td3", "taac"])
+def test_crossq_has_no_slow_targets_whatever_the_task_and_the_method_bind(method):
+    files = ["gin/tasks/manipulation.gin", f"gin/methods/{method}.gin", "gin/backbones/crossq.gin"]
+    trainer = built(files, [*SMALL, *NARROW["crossq"], "num_envs = 1", "unroll_length = 5"])
+    assert trainer.agent.algorithm.target_update.copies
+    trainer.close()
 
 
 def test_there_are_backbones():

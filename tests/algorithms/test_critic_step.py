@@ -10,6 +10,7 @@ import torch
 from taac import nest
 from taac.networks.batch_statistics import batch_statistics
 from taac.networks.bodies import projections
+from taac.ops import losses
 from tests.algorithms.test_backbones import with_backbone
 from tests.training.runs import build, learn_until
 
@@ -150,6 +151,45 @@ def test_targets_are_those_of_an_actor_that_acts(method):
     algorithm.actor.forward = lambda x: seen.append(called(x)) or seen[-1]
     algorithm.train_step(batch)
     assert len(seen) == 2 and not torch.allclose(seen[0][0][-1], seen[1][0][-1]) and not seen[1][0].requires_grad
+    trainer.close()
+
+
+def test_the_gradient_of_an_actor_counts_with_the_beta_of_the_action_that_it_moves(monkeypatch):
+    """Not with that of the action which is compared, another one if the actor has batch statistics."""
+    trainer = with_backbone("taac", "flash")
+    learn_until(trainer, 4)
+    algorithm, batch = trainer.agent.algorithm, trainer.agent.prepare(trainer.replay_buffer.sample(8, trainer.segment_length))
+    of_actor, gradient_loss, critics = [], losses.action_gradient_loss, copy.deepcopy(algorithm.critics)
+    monkeypatch.setattr(losses, "action_gradient_loss", lambda *pair: of_actor.append(pair) or gradient_loss(*pair))
+    info = algorithm.train_step(batch)
+    [(a_hat, weighted)] = of_actor
+    a_hat = a_hat.detach().requires_grad_()
+    tau_prev = batch.rollout_info.tau_prev
+    features = algorithm.encoder(batch.time_step.observation)
+    q = [
+        algorithm._min_q(critics, features, tau)
+        for tau in (algorithm.trajectory.advance(tau_prev), algorithm.trajectory.start(a_hat, tau_prev))
+    ]
+    (gradient,) = torch.autograd.grad(q[1].sum(), a_hat)
+    beta = algorithm._beta(q[0].detach(), q[1].detach())
+    torch.testing.assert_close(weighted, beta[..., 1:] * gradient, rtol=1e-3, atol=1e-6)
+    assert not torch.allclose(info.beta, beta)
+    trainer.close()
+
+
+@pytest.mark.parametrize("method", ["taac", "sac_krep"])
+def test_candidates_are_compared_without_dropout(method):
+    trainer = with_backbone(method, "droq", "critic/MlpBody.dropout = 0.5")
+    learn_until(trainer, 2)
+    algorithm, batch = trainer.agent.algorithm, trainer.agent.prepare(trainer.replay_buffer.sample(8, trainer.segment_length))
+    found, forward = [], algorithm.critics.forward
+    algorithm.critics.forward = lambda *x: found.append((x, forward(*x))) or found[-1][1]
+    with trainer.agent.learning():
+        algorithm.train_step(batch)
+    for inputs, prediction in found[:-1]:
+        torch.testing.assert_close(forward(*inputs), prediction)  # both in evaluation mode
+    inputs, prediction = found[-1]  # of the critics' loss
+    assert not torch.allclose(forward(*inputs), prediction)
     trainer.close()
 
 

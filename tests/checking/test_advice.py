@@ -193,3 +193,22 @@ def test_a_slow_product_looks_wrong(monkeypatch):
     monkeypatch.setattr(products.amx, "processor", lambda: {"GenuineIntel", "avx"})
     (line,) = advised("Learner.matmul = 'bfloat16'", "create_experiment.device = 'cpu'")[0]
     assert "is slower than float32 on this processor" in line
+
+
+@pytest.mark.parametrize(
+    "params, wrong, right, told",
+    [
+        (
+            ["CriticEnsemble.returns = @CategoricalReturns()"], "normalize_rewards = False", "normalize_rewards = 'bounded'",
+            "critics predict returns from -5 to 5, and rewards are not scaled",
+        ),
+        (
+            ["CriticEnsemble.body = @MlpBody", "MlpBody.unit_weights = True"],
+            "Learner.weight_decay = {'critic': 0.1}", "Learner.weight_decay = {'actor': 0.1}",
+            "the weights of the critic decay by 0.1 and are set back to norm 1",
+        ),
+    ],
+)  # fmt: skip
+def test_critics_that_look_wrong(params, wrong, right, told):
+    found, mended = ([line for line in advised(*params, last)[0] if "critic" in line] for last in (wrong, right))
+    assert len(found) == 1 and told in found[0] and mended == []

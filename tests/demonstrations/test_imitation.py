@@ -270,11 +270,12 @@ def td_error(algorithm, experience, info, first):
     return sum(errors) / len(errors)
 
 
-def test_the_monitor_looks_and_touches_nothing(demonstrations):
+@pytest.mark.parametrize("critics", [[], ["CriticEnsemble.body = @MlpBody", "MlpBody.norm = @BatchNorm"]])
+def test_the_monitor_looks_and_touches_nothing(demonstrations, critics):
     """A run with it ends as one without, bit for bit; and before the first update there is nothing to look at."""
 
     def trained(monitor, interval):
-        trainer = build(binding(demonstrations), f"Intervals.summary_interval = {interval}", method="sqil_sac")
+        trainer = build(binding(demonstrations), *critics, f"Intervals.summary_interval = {interval}", method="sqil_sac")
         trainer.reporter.monitor = trainer.reporter.monitor if monitor else None
         while trainer.learner.num_updates < 30:
             trainer.collect()

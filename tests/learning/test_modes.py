@@ -71,8 +71,9 @@ def test_a_gradient_step_computes_its_loss_in_training_mode_and_all_else_in_eval
     trainer.learner.update(trainer.replay_buffer.sample(4, trainer.segment_length))
     trainer.close()
     assert not any(part.training for part in agent.modules())
-    for part in (algorithm.actor, algorithm.critics, algorithm.encoder, algorithm.tau_embedding):
+    for part in (algorithm.actor, algorithm.encoder, algorithm.tau_embedding):
         assert seen[part] == {True}
+    assert seen[algorithm.critics] == {False, True}  # to compare candidates, and for their loss
     for part in (algorithm.target_critics, algorithm.target_encoder, signal.fixed):
         assert seen[part] == {False}
     assert seen[signal.predictor] == {False, True}  # for its reward, and for its loss

@@ -17,6 +17,8 @@ from taac.environments.create import create_environment
 from taac.errors import DivergedError, TaacError
 from taac.learning.optimizers import TensorFlowAdam
 from taac.learning.side_losses import Cloning
+from taac.networks.batch_statistics import batch_statistics
+from taac.networks.bodies import projections
 from taac.ops.schedules import LinearSchedule
 from taac.runs import checkpoint
 from taac.training import experiment
@@ -335,7 +337,7 @@ def test_agents_that_share_a_policy_have_as_many_demonstrations_as_frames(file, 
 # Behaviour cloning -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["sac", "taac_l", "sac_recurrent"])
+@pytest.mark.parametrize("method", ["sac", "taac_l", "sac_recurrent", "td3"])
 def test_pretraining_moves_the_actor_alone_and_counts_for_nothing(method, demonstrations):
     trainer = build(
         binding(demonstrations), "Cloning.pretraining_updates = 5", "Cloning.initial_weight = 0.0",
@@ -348,12 +350,42 @@ def test_pretraining_moves_the_actor_alone_and_counts_for_nothing(method, demons
     moved = {name.split(".")[1] for name in before if not torch.equal(before[name], after[name])}
     assert (
         moved
-        == {"sac": {"actor"}, "taac_l": {"actor", "tau_embedding"}, "sac_recurrent": {"actor", "actor_encoder"}}[method]
-    )
+        == {
+            "sac": {"actor"}, "taac_l": {"actor", "tau_embedding"}, "sac_recurrent": {"actor", "actor_encoder"},
+            "td3": {"actor", "target_actor"},
+        }[method]
+    )  # fmt: skip
     assert learner.num_updates == trainer.env_steps == trainer.collector.decisions == 0
-    assert [group["num_steps"] for group in learner.optimizer.param_groups] == [5, 0, 0]
+    assert [group["num_steps"] for group in learner.optimizer.param_groups][:2] == [5, 0]
+    for target, network in trainer.agent.algorithm.target_networks():
+        assert all(map(torch.equal, target.state_dict().values(), network.state_dict().values()))
     trained(trainer, 2)
     assert not {"cloning/loss", "cloning/weight"} & set(trainer.learner.losses)  # its weight is 0
+
+
+@pytest.mark.parametrize("method", ["sac", "taac"])
+def test_what_an_actor_with_batch_statistics_is_pretrained_to_outlasts_the_first_updates(method, demonstrations):
+    """Its running statistics are those of the demonstrations, its weights are projected, and it is not held back."""
+    trainer = build(
+        binding(demonstrations), "Cloning.pretraining_updates = 100", "Cloning.initial_weight = 0.0", "BatchNorm.momentum = 0.1",
+        "critic/FlashBody.width = 4", "actor/FlashBody.width = 16", "flash/CosineSchedule.start = 1e-2",
+        method=method, files=["gin/backbones/flash_small.gin", "gin/cloning.gin"],
+    )  # fmt: skip
+    algorithm, learner = trainer.agent.algorithm, trainer.learner
+    shown = learner._side.demonstrated(64, trainer.segment_length)
+    distance = lambda: algorithm.cloning_loss(shown).mean().item()  # noqa: E731, as it acts: with running statistics
+    before = distance()
+    learner.pretrain(32, trainer.segment_length)
+    after = distance()
+    assert after < before / 4
+    for part in projections(algorithm.actor):
+        if hasattr(part, "weight"):
+            norm = torch.linalg.vector_norm(part.weight, dim=1)
+            torch.testing.assert_close(norm, torch.ones_like(norm))
+    with torch.no_grad(), batch_statistics():
+        for _ in range(20):  # updates whose gradients are 0
+            algorithm.cloning_loss(shown)
+    assert distance() == pytest.approx(after, abs=before / 20)
 
 
 def test_pretraining_clips_gradients_as_updates_do(demonstrations):

@@ -7,7 +7,7 @@ import torch
 
 from taac.errors import TaacError
 from taac.networks import CategoricalReturns, CriticEnsemble, QuantileReturns
-from taac.ops.value_distributions import ValueDistribution
+from taac.ops.value_distributions import ValueDistribution, spread
 
 
 def test_the_least_of_two_critics_is_the_whole_distribution_of_the_one_with_the_lower_mean():
@@ -25,7 +25,7 @@ def test_truncated_quantiles_are_the_lowest_of_all_critics():
     assert found.points.tolist() == [[1.0, 2.0, 3.0, 7.0]] and found.probs.tolist() == [[0.25] * 4]
 
 
-@pytest.mark.parametrize("head", [CategoricalReturns(), CategoricalReturns(sigma=0.75), QuantileReturns()])
+@pytest.mark.parametrize("head", [*(CategoricalReturns(sigma=sigma) for sigma in (None, 0.0, 0.75)), QuantileReturns()])
 def test_what_is_learnt_has_the_targets_mean(head):
     """By gradient steps on one prediction."""
     prediction = torch.zeros(2, 1, 1, head.size, requires_grad=True)
@@ -39,6 +39,17 @@ def test_what_is_learnt_has_the_targets_mean(head):
         # A median that leans to the mean: the quantile loss is a Huber loss
         within = 0.25 if isinstance(head, QuantileReturns) and isinstance(of, ValueDistribution) else 0.02
         assert head.value(prediction).flatten().tolist() == pytest.approx([mean] * 2, abs=within)
+
+
+def test_targets_are_distributions_two_hot_or_normals():
+    """Of -1 and 2 with 1/4 and 3/4, whose mean is 1.25, on the atoms -1, 0, 1, 2."""
+    target = ValueDistribution(torch.tensor([[[-1.0, 2.0]]]), torch.tensor([[[0.25, 0.75]]]))
+    normal = spread(torch.tensor([1.25]), torch.tensor([-1.0, 0.0, 1.0, 2.0]), 0.75)[0].tolist()
+    for sigma, expected in ((None, [0.25, 0.0, 0.0, 0.75]), (0.0, [0.0, 0.0, 0.75, 0.25]), (0.75, normal)):
+        head = CategoricalReturns(num_atoms=4, low=-1.0, high=2.0, sigma=sigma)
+        logits = torch.zeros(1, 1, 1, 4, requires_grad=True)
+        head.loss(logits, target).sum().backward()
+        assert (0.25 - logits.grad).flatten().tolist() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("head", [CategoricalReturns(num_atoms=3), QuantileReturns(num_quantiles=3, dropped=0)])
