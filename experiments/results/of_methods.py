@@ -6,6 +6,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HEADING = "## Results\n"
+HEAD = ["task", "method", "seeds", "final return", "each seed"]  # of a table of runs; others have published or other numbers
 
 
 def section(method: str, results: str) -> str:
@@ -15,16 +16,17 @@ def section(method: str, results: str) -> str:
         method: its name.
         results: the text of docs/results.md.
     """
-    found, question, task = [], "", ""
+    found, question, task, of_runs = [], "", "", False
     for line in results.splitlines():
         question = line.removeprefix("## ") if line.startswith("## ") else question
         row = [cell.strip() for cell in line.strip("|").split("|")]
+        of_runs = row[: len(HEAD)] == HEAD or (of_runs and line.startswith("|"))
         task = row[0] or task  # a cell is empty where it is that of the row above
-        if len(row) > 7 and row[1] == method:
-            found.append((question, task, *row[2:5]))
+        if of_runs and row[1] == method:
+            found.append((question, task, *row[2 : len(HEAD)]))
     if not found:
         return f"{HEADING}\nNo campaign has run it.\n"
-    head = ["| question | task | seeds | final return | each seed |", "|---|---|---|---|---|"]
+    head = [f"| question | task | {' | '.join(HEAD[2:])} |", "|---|---|---|---|---|"]
     table = [*head, *(f"| {' | '.join(row)} |" for row in found)]
     return "\n".join([HEADING, "From the [results](../results.md), which say how they were made:", "", *table, ""])
 
