@@ -18,6 +18,8 @@ STEPS = {
     "InvertedDoublePendulum-v5": 50_000,
 }  # fmt: skip
 SEEDS, INTERVAL = 5, 2_500
+SKIPS = {"Pendulum-v1": 6, "MountainCarContinuous-v0": 11, "InvertedPendulum-v5": 10, "InvertedDoublePendulum-v5": 5}
+TEMPORL = "experiments/sparing/temporl_td3.gin"
 
 
 def comparisons(tasks: Iterable[str] = STEPS, seeds: int = SEEDS) -> Iterator[list[str]]:
@@ -25,10 +27,12 @@ def comparisons(tasks: Iterable[str] = STEPS, seeds: int = SEEDS) -> Iterator[li
     for task in tasks:
         noise = ["--set", "exploration_noise=0.3"] if task == "MountainCarContinuous-v0" else []
         budget = ["--num_env_steps", str(STEPS[task]), "--set", f"evaluation_interval={INTERVAL}", "--seeds", str(seeds)]
+        skips, published = SKIPS[task], "gin/tla/published.gin"
+        sizes = {"action_repeat": skips, "segment_length": skips + 1, "batch_size": round(256 / skips)}  # 256 transitions
         for method, file, more in (
-            ("td3", "gin/tla/published.gin", noise),
+            ("td3", published, noise),
             ("tla", f"gin/tla/{task}.gin", []),  # with the same noise there
-            ("temporl_ddpg", "gin/temporl_ddpg/Pendulum-v1.gin", []),
+            (TEMPORL, published, [*noise, *(word for name, n in sizes.items() for word in ("--set", f"{name}={n}"))]),
         ):
             yield ["--tasks", task, "--methods", method, "--gin_file", file, *budget, *more]
 

@@ -507,11 +507,25 @@ class ActorCriticAlgorithm(Algorithm):
             self.scheduled.append(Scheduled(target.formula, target.nats, temperature.set_target_entropy))
         return temperature
 
-    def build_decision_price(self, price: float | Schedule, target_rate: float | None) -> DecisionPrice | None:
-        """Builds the price of a decision; None if decisions are free. Lists a scheduled price in `scheduled`."""
+    def build_decision_price(
+        self, price: float | Schedule, target_rate: float | None, longest: int | None = None, setting: str = ""
+    ) -> DecisionPrice | None:
+        """Builds the price of a decision; None if decisions are free. Lists a scheduled price in `scheduled`.
+
+        Args:
+            longest: steps after which a new decision is forced, by a `setting`; None: never.
+
+        Raises:
+            TaacError: the rate is none that can be reached; the price would grow without end.
+        """
         if not isinstance(price, Schedule) and price == 0 and target_rate is None:
             return None
         name = type(self).__name__
+        if target_rate is not None and longest is not None and target_rate <= 1 / longest:
+            raise TaacError(
+                f"{name}.target_decision_rate must be above 1 / {longest} = {1 / longest:.3g}, because {setting} forces a "
+                f"decision after {longest} steps, got {target_rate}"
+            )
         built = DecisionPrice(price, target_rate, name)
         if isinstance(price, Schedule):
             self.scheduled.append(Scheduled(f"{name}.decision_price", price, built.set))

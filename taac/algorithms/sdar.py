@@ -44,7 +44,7 @@ class SdarAlgorithm(SacAlgorithm):
         decision_price: c, a number or a schedule: what acting in all A dimensions costs, in units of the reward that is learnt;
             in one, c / A. The selection pays it, and values contain it. Reported returns do not.
         switch_threshold: greedily, a dimension acts where beta_i is above this, in [0, 1).
-        target_decision_rate: learns c so that a dimension acts in this fraction of the steps of rollouts; see `DecisionPrice`.
+        target_decision_rate: learns c so that some dimension acts in this fraction of the steps of rollouts; see `DecisionPrice`.
         sac_arguments: the other arguments of `SacAlgorithm`; bind them there in gin. `actor_ctor` builds the action policy,
             whose target entropy applies to the dimensions that act.
 

@@ -104,7 +104,7 @@ class Skips(ActorCriticAlgorithm):
             self.feature_size + self.action_size, self.reward_dim, num_choices=max_skip, num_critics=1
         )
         self.check_critics(self.skip_critic)
-        self.decision_price = self.build_decision_price(decision_price, target_decision_rate)
+        self.decision_price = self.build_decision_price(decision_price, target_decision_rate, max_skip, "max_skip")
 
     # Acting ----------------------------------------------------------------------------------------------------------
 
@@ -220,8 +220,8 @@ class TempoRLTd3Algorithm(Skips, Td3Algorithm):
 
     `Skips` has the arguments.
 
-    Assumed: V is TD3's target value, which with DDPG's settings is the published `Q'(s, mu'(s))`. Skips that a time limit ends
-    bootstrap; the published code takes any end of an episode for a termination there.
+    Assumed: V is TD3's target value, which with DDPG's settings is the published `Q'(s, mu'(s))`. What a time limit ends
+    bootstraps; the published code takes such an end for a termination once a decision has lasted longer than a step.
     """
 
     __init__ = Skips.__init__

@@ -112,11 +112,6 @@ class TlaAlgorithm(Td3Algorithm):
             raise TaacError(f"TlaAlgorithm.gate_epsilon must be in [0, 1], got {gate_epsilon}")
         if not 0 <= jerk_price < math.inf:
             raise TaacError(f"TlaAlgorithm.jerk_price must be 0 or more, got {jerk_price}")
-        if target_decision_rate is not None and target_decision_rate <= 1 / slow_steps:
-            raise TaacError(
-                f"TlaAlgorithm.target_decision_rate must be above 1 / slow_steps = {1 / slow_steps:g}, the rate of the slow "
-                f"policy alone, got {target_decision_rate}"
-            )
         if not isinstance(self.td_loss, OneStepTDLoss):
             raise TaacError(
                 f"TlaAlgorithm learns from single transitions: bind OneStepTDLoss instead of {type(self.td_loss).__name__}"
@@ -128,7 +123,7 @@ class TlaAlgorithm(Td3Algorithm):
         read = self.slow.feature_size + self.action_size
         self.gate_critic = gate_critic_ctor(read, self.reward_dim, num_choices=2, num_critics=1)
         self.check_critics(self.gate_critic)
-        self.decision_price = self.build_decision_price(decision_price, target_decision_rate)
+        self.decision_price = self.build_decision_price(decision_price, target_decision_rate, slow_steps, "slow_steps")
 
     # Acting ----------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pprint
 import re
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import typeguard
@@ -159,11 +159,11 @@ def parameters(wrapped: Any) -> list[str]:
     return [name for level in levels for name in _bindable(level)]
 
 
-def own_parameters(wrapped: Any) -> list[str]:
-    """Returns the names of the parameters of a function, or of a class's constructor unless the class inherits it."""
+def own_parameters(wrapped: Any, configurables: Collection[Any]) -> list[str]:
+    """Returns the parameters of a function, or of a class's constructor unless it is inherited from a configurable."""
     if not isinstance(wrapped, type):
         return _bindable(wrapped)
-    inherited = {inspect.unwrap(base.__init__) for base in wrapped.__mro__[1:]}  # type: ignore[misc]
+    inherited = {inspect.unwrap(base.__init__) for base in wrapped.__mro__[1:] if base in configurables}  # type: ignore[misc]
     own = wrapped.__init__  # type: ignore[misc]
     return [] if inspect.unwrap(own) in inherited else _bindable(own)
 

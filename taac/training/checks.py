@@ -78,8 +78,16 @@ def bound_of_returns(algorithm: Algorithm) -> float:
 
 
 def check_decision_price(algorithm: Algorithm, environment: VectorEnvironment) -> None:
-    """Refuses a price of decisions where every environment step is one."""
-    if isinstance(algorithm, MixedSacAlgorithm) and algorithm.decision_price is not None and environment.durations[1] == 1:
+    """Refuses a price of decisions where every environment step is one, and a rate that durations do not reach."""
+    if not isinstance(algorithm, MixedSacAlgorithm) or algorithm.decision_price is None:
+        return
+    rate, longest = algorithm.decision_price.target_rate, environment.durations[1]
+    if rate is not None and 1 < longest <= 1 / rate:
+        raise TaacError(
+            f"MixedSacAlgorithm.target_decision_rate must be above 1 / {longest} = {1 / longest:.3g}, because an action lasts "
+            f"{longest} steps at most, got {rate}"
+        )
+    if longest == 1:
         raise TaacError(
             "MixedSacAlgorithm.decision_price prices decisions whose durations are chosen, but every action lasts 1 step here: "
             "use the method sac_krep with an action_repeat above 1, or remove the price"

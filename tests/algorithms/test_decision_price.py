@@ -86,6 +86,7 @@ def test_one_thousand_steps_are_averaged_whatever_the_parts_they_come_in():
         ({"target_decision_rate": 0.0}, r"TaacAlgorithm\.target_decision_rate must be between 0 and 1, or None, got 0\.0"),
         ({"target_decision_rate": 1.0}, "target_decision_rate must be between 0 and 1"),
         ({"decision_price": LinearSchedule(1.0, 0.0, env_steps=9), "target_decision_rate": 0.5}, "bind a number"),
+        ({"target_decision_rate": 0.25, "max_repeat_steps": 3}, r"must be above 1 / 4 = 0\.25, because max_repeat_steps forces"),
     ],
 )  # fmt: skip
 def test_bad_settings_are_refused(settings, message):
@@ -97,6 +98,23 @@ def test_a_price_where_every_step_is_a_decision_is_refused():
     params = ["create_environment.env_name = 'Pendulum-v1'", "action_repeat = 1", "MixedSacAlgorithm.decision_price = 0.1"]
     configuration.load(["gin/tasks/simple_control.gin", "gin/methods/sac_krep.gin"], params)
     with pytest.raises(TaacError, match="every action lasts 1 step here: use the method sac_krep"):
+        configuration.build(experiment.create_experiment)
+
+
+@pytest.mark.parametrize(
+    "method, algorithm, longest, told",
+    [
+        ("temporl", "TempoRLAlgorithm", 3, "max_skip forces a decision after 3 steps"),
+        ("sac_krep", "MixedSacAlgorithm", 3, "an action lasts 3 steps at most"),
+        ("tla", "TlaAlgorithm", 3, "slow_steps forces a decision after 3 steps"),
+        ("taac_chunk", "TaacAlgorithm", 5, "the trajectory's length forces a decision after 5 steps"),
+    ],
+)
+def test_a_rate_that_cannot_be_reached_is_refused(method, algorithm, longest, told):
+    setting = f"{algorithm}.target_decision_rate = {0.999 / longest}"
+    configuration.load(["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"], [setting])
+    told = rf"{algorithm}\.target_decision_rate must be above 1 / {longest} = .*, because {told}"
+    with pytest.raises(TaacError, match=told):
         configuration.build(experiment.create_experiment)
 
 

@@ -306,11 +306,11 @@ def test_a_skip_saves_the_price_of_the_decisions_inside(reward_weights, entropy)
 
 @pytest.mark.parametrize("rate", [0.1, 0.6])
 def test_a_learnt_price_rises_while_rollouts_decide_too_often(rate):
-    tested, _ = learner(target_decision_rate=0.25)
+    tested, _ = learner(target_decision_rate=0.5)
     tested.decision_price.rate.fill_(rate)
     loss, _ = losses_of(tested, stored())
     loss.loss.mean().backward()
-    assert tested.decision_price.log_price.grad.item() == pytest.approx((0.25 - rate) * (~IS_LAST).double().mean().item())
+    assert tested.decision_price.log_price.grad.item() == pytest.approx((0.5 - rate) * (~IS_LAST).double().mean().item())
     assert set(map(id, tested.decision_price.parameters())) <= set(map(id, tested.parameter_groups()["temperature"]))
 
 

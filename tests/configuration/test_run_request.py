@@ -308,3 +308,10 @@ def test_a_comparison_is_read_without_what_its_runs_bind(tmp_path):
     mine.write_text("Comparison.seeds = 'many'\n")
     with pytest.raises(TaacError, match="wrong type"):
         configuration.load([str(mine)], of_compare=True)
+
+
+def test_short_names_of_a_constructor_that_comes_from_a_mixin():
+    """TempoRL's belongs to `Skips`, which is no configurable."""
+    owners = plain_words.owners()
+    assert owners["max_skip"] == ["TempoRLAlgorithm.max_skip", "TempoRLTd3Algorithm.max_skip"]
+    assert "TempoRLAlgorithm.decision_price" in owners["decision_price"]
