@@ -49,6 +49,7 @@ class TrainInfo(NamedTuple):
     advantage: torch.Tensor | None = None  # [T, B], q_1 - q_0, before clipping, detached
     switch: torch.Tensor | None = None  # [T, B] bool, b | b~, with b~ newly sampled
     features: torch.Tensor | None = None  # [T, B, F], encoded observations, detached
+    regressed: torch.Tensor | None = None  # [T-1, B] bool, where the critics learn; None: everywhere
     own: Any = ()  # what the method itself adds
 
 
@@ -419,6 +420,8 @@ class ActorCriticAlgorithm(Algorithm):
             own: the method's own summaries, scalars by tag.
         """
         critic_loss, temperature_losses = self.critic_loss(info.prediction, returns), temperature_losses or {}
+        if info.regressed is not None:
+            critic_loss = critic_loss.masked_fill(nn.functional.pad(~info.regressed, (0, 0, 0, 1)), 0.0)
         target = mean_of(returns)
         if self.decision_price is not None:
             temperature_losses = {**temperature_losses, "price": self.decision_price.loss().expand_as(info.actor_loss)}
@@ -430,7 +433,7 @@ class ActorCriticAlgorithm(Algorithm):
             actor_loss = actor_loss + functools.reduce(torch.add, temperature_losses.values())
         regularized = {}
         for regularizer in self.actor_regularizers if learns_policy() else ():
-            added = regularizer(self.proposal, experience)  # [T-1, B]
+            added = regularizer(self.proposal, self.neighbours(experience, info))  # [T-1, B]
             actor_loss = actor_loss + nn.functional.pad(added, (0, 0, 0, len(actor_loss) - len(added)))
             regularized[f"loss/regularizer_{regularizer.name}"] = self.mean_acted(experience, added)
         missing = len(critic_loss) - len(actor_loss)  # 1 if the actor does not learn on the last frame
@@ -442,6 +445,10 @@ class ActorCriticAlgorithm(Algorithm):
             summaries["policy/log_std"] = self.mean_acted(experience, info.log_std.mean(-1))
         detail = self.detail(experience, info, target)
         return LossInfo(loss, summaries, self.segment_error(experience, info.q, target), detail)
+
+    def neighbours(self, experience: Experience, info: TrainInfo) -> Experience:
+        """Returns the frames `[T, B]` whose proposals regularizers compare, each with the next one's."""
+        return experience
 
     def detail(self, experience: Experience, info: TrainInfo, target: torch.Tensor) -> dict[str, torch.Tensor]:
         """Collects the per-frame values that `Learner.diagnostics` reports.

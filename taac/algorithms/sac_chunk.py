@@ -18,7 +18,7 @@ from taac.algorithms.chunks import make_chunk
 from taac.algorithms.critic_step import CriticStep
 from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.td_losses import OneStepTDLoss
-from taac.data_structures import LAST, AlgStep, Experience, LossInfo, Nest, TimeStep
+from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import PrefixCritics
 from taac.ops import distributions, value_distributions, value_ops
@@ -40,6 +40,7 @@ class Windows(NamedTuple):
     experience: Experience  # [2, B]; prev_action[1] is `[B, h A + 1]`, actions and how many there are
     bootstrap: Bootstrap  # [1, B] each, the return from the first frame to the second; `frame` is 1
     actions: torch.Tensor  # [B] int64, how many are in the chunk, 1 to h
+    neighbours: Experience  # [2, B], the first two frames of segments
     prefixes: PrefixTargets | None = None  # [1, B, h], targets of critics that learn every prefix
 
 
@@ -58,8 +59,8 @@ class SacChunkAlgorithm(SacAlgorithm):
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
         chunk_length: h, 1 or more. Segments have h + 1 frames.
-        keep_cut_windows: False leaves out windows that an end cuts short, as the source does. So no chunk that begins less than h
-            steps before a goal is ever learnt.
+        keep_cut_windows: False leaves windows that an end cuts short out of the critics' loss, as the source does. So the value
+            of no chunk that begins less than h steps before a goal is ever learnt.
         cloning_weight: weight of `- log pi(A|s)` of the replayed chunk in the actor's loss.
         best_of: N: the actor learns nothing but to imitate replayed chunks, and of N of its samples the one that the critics
             value most is executed, and is A' in targets. None: the actor learns from the critics.
@@ -165,18 +166,22 @@ class SacChunkAlgorithm(SacAlgorithm):
         count = frame[0] if frame.dim() == 2 else frame[0, :, 0]
         env = torch.arange(len(count), device=count.device)
         ends = nest.map_structure(lambda x: torch.stack([x[0], x[count, env]]), time_step)
-        step_type = ends.step_type
-        if not self.keep_cut_windows:
-            step_type = step_type.masked_fill((count < self.length).unsqueeze(0), LAST)
         actions = time_step.prev_action[1:].transpose(0, 1).flatten(1)
         chunk = torch.cat([actions, count.unsqueeze(-1).to(actions.dtype)], dim=-1)
-        ends = ends._replace(step_type=step_type, prev_action=torch.stack([torch.zeros_like(chunk), chunk]))
-        return Windows(Experience(ends, ()), Bootstrap(reward, discount, torch.ones_like(frame)), count)
+        ends = ends._replace(prev_action=torch.stack([torch.zeros_like(chunk), chunk]))
+        first = nest.index(experience, slice(2))
+        return Windows(Experience(ends, ()), Bootstrap(reward, discount, torch.ones_like(frame)), count, first)
 
     def train_step(self, experience: Experience) -> TrainInfo:
         windows = self.windows(experience)
         info = super().train_step(windows.experience)
-        return info._replace(own=windows._replace(prefixes=self._prefix_targets(experience) if self.learns_prefixes else None))
+        whole = None if self.keep_cut_windows else (windows.actions == self.length).unsqueeze(0)
+        prefixes = self._prefix_targets(experience) if self.learns_prefixes else None
+        return info._replace(own=windows._replace(prefixes=prefixes), regressed=whole)
+
+    def neighbours(self, experience: Experience, info: TrainInfo) -> Experience:
+        own: Experience = info.own.neighbours
+        return own
 
     def next_value(
         self, critics: CriticStep, target_features: torch.Tensor, seen: torch.Tensor, action: torch.Tensor, log_pi: torch.Tensor
@@ -185,7 +190,7 @@ class SacChunkAlgorithm(SacAlgorithm):
             return torch.zeros_like(log_pi[:1]), None
         if self.best_of is None:
             return super().next_value(critics, target_features, seen, action, log_pi)
-        best = self._best_of(self.target_critics, target_features, *self.actor(seen))
+        best = self._best_of(self.critics, target_features, *self.actor(seen))
         return critics.bootstrap(target_features, *self.action_parts(best)), None
 
     @torch.no_grad()
@@ -197,7 +202,7 @@ class SacChunkAlgorithm(SacAlgorithm):
         mean, log_std = self.actor(seen)
         action, log_pi = distributions.squashed_normal_sample(mean, log_std)
         if self.best_of is not None:
-            action = self._best_of(self.target_critics, features, mean, log_std)
+            action = self._best_of(self.critics, features, mean, log_std)
         prediction = self.target_critics(features, *self.action_parts(action))
         value = mean_of(self.over_predictions(self.target_critics, prediction))
         if self.entropy_in_target and self.best_of is None:

@@ -136,10 +136,12 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         self.beta_temperature = self.build_temperature(temperature_ctor, beta_target)
         self.b1_advantage_clipping = b1_advantage_clipping
         self.max_repeat_steps = max_repeat_steps
+        if randomize_first_state_tau and self.proposal_size != self.action_size:
+            raise TaacError(f"TaacAlgorithm.randomize_first_state_tau draws no {type(trajectory).__name__}: remove it")
         self.randomize_first_state_tau = randomize_first_state_tau
         self.exact_compare_through = exact_compare_through
         self.set_switch_threshold(switch_threshold)
-        chunk, most = getattr(trajectory, "length", math.inf), math.inf if max_repeat_steps is None else max_repeat_steps + 1
+        chunk, most = getattr(trajectory, "length", math.inf), math.inf if max_repeat_steps is None else max_repeat_steps
         longest = None if min(chunk, most) == math.inf else int(min(chunk, most))
         forced_by = "the trajectory's length" if chunk <= most else "max_repeat_steps"
         self.decision_price = self.build_decision_price(decision_price, target_decision_rate, longest, forced_by)

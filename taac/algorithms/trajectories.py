@@ -180,8 +180,8 @@ def follow(
     """Returns the trajectories and switches that explain the recorded actions of an episode, starting at rest.
 
     If advancing the previous trajectory yields the recorded action, to within `ROUNDING` in every dimension, the trajectory
-    continues (`b = 0`). Otherwise a new one starts with that action (`b = 1`). If a demonstrator never continues a
-    trajectory, every action is a decision, and a compare-through return over its steps is the one-step return.
+    continues (`b = 0`), unless it has ended. Otherwise a new one starts with that action (`b = 1`). If a demonstrator never
+    continues a trajectory, every action is a decision, and a compare-through return over its steps is the one-step return.
 
     Args:
         action: `[T, ..., A]` in [-1, 1], taken at frames 0..T-1.
@@ -195,7 +195,8 @@ def follow(
     taus, switches = [tau], []
     for t, taken in enumerate(action, start=1):
         old = trajectory.advance(tau)
-        switch = ((old.a - taken).abs() > ROUNDING).any(-1)
+        switch, ended = ((old.a - taken).abs() > ROUNDING).any(-1), has_ended(trajectory, tau)
+        switch = switch if ended is None else switch | ended
         new = trajectory.start(trajectory.output_for(taken, tau), tau)
         tau = nest.where(switch, new, old)._replace(a=taken)  # the recorded action, without rounding errors
         tau = tau if first is None else nest.where(first[t], rest, tau)

@@ -107,6 +107,10 @@ class ObservationDelay(_Delay):
     def __init__(self, env: gymnasium.Env, steps: Steps = 1, observe_pending: bool = False):
         super().__init__(env, steps, observe_pending)
 
+    def compute_reward(self, *goals: Any) -> Any:
+        """Refuses: rewards are those of the goals of now."""
+        raise TaacError("ObservationDelay shows late what was achieved, so hindsight knows no rewards: use ActionDelay")
+
     def _begin(self, observation: Any) -> Any:
         self._seen = deque([_copied(observation)] * (self._steps + 1))
         return self._with_pending(self._seen[0])

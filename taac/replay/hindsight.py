@@ -18,6 +18,8 @@ GoalFunction = Callable[[np.ndarray, np.ndarray, Any], Any]  # of achieved and d
 
 CHECKED = 10  # batches whose stored rewards are compared with `compute_reward`
 _DIFFER = 0.01  # of their frames may: goals are stored in float32, so one may be on the other side of a threshold
+# Checks go on until so many frames were seen with another reward than most, and a tenth of these may differ.
+_SELDOM, _SELDOM_DIFFER = 200, 0.1
 
 
 @gin.configurable(denylist=["compute_reward", "compute_terminated"])
@@ -35,7 +37,8 @@ class HindsightReplayBuffer(ReplayBuffer):
     compare-through return, which asks whether the present policy would repeat *under the new goal*, still ends where behaviour
     and policy part, and is the return of the present policy. Plain n-step returns are not corrected and become biased (Yang et
     al., MHER, arXiv:2102.12962). In a stochastic environment a goal is chosen knowing what happened by chance, so
-    returns under it are too high, and the more so the longer the segment; see `max_steps`.
+    returns under it are too high, and the more so the longer the segment; see `max_steps`. A policy with a memory begins a
+    segment with what it remembers of the old goal, as far as the burn-in leaves it.
 
     Where the environment has `compute_terminated`, a frame that reaches the new goal ends the episode: its discount is 0, and
     later frames of the segment are not learnt from. An end by the old goal becomes a truncation. Other ends stay.
@@ -82,7 +85,15 @@ class HindsightReplayBuffer(ReplayBuffer):
         super().__init__(experience_spec, num_envs, **buffer_arguments)
         self._compute_reward, self._compute_terminated = compute_reward, compute_terminated
         self.strategy, self.probability, self.max_steps = strategy, probability, max_steps
-        self._to_check = CHECKED
+        self._batches = self._seldom = self._seldom_wrong = self._ends = self._ends_wrong = 0  # that were checked
+        desired = experience_spec.time_step.observation["desired_goal"]
+        try:
+            self._rewards(*torch.zeros(2, 2, *desired.shape, dtype=desired.dtype))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise TaacError(
+                f"compute_reward cannot be called with goals [2, {', '.join(map(str, desired.shape))}] and empty infos, as "
+                f"HindsightReplayBuffer does: {error!r}"
+            ) from error
 
     def sample_batch(self, batch_size: int, length: int, progress: float = 0.0) -> Batch:
         batch = super().sample_batch(batch_size, length, progress)
@@ -94,8 +105,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         drawn = (torch.rand(batch_size, device=self.device) < self.probability) & (first < end)
         frame = first + torch.arange(length, device=self.device).unsqueeze(1)  # [T, B']
         time_step = batch.experience.time_step
-        if self._to_check:
-            self._to_check -= 1
+        if self._batches < CHECKED or self._seldom < _SELDOM:
             self._check(time_step, (frame <= end) & (time_step.step_type != FIRST))
         at = self._achieved_at(begin, first, end)
         goal = self.read(environment, at, lambda frames: frames.time_step.observation["achieved_goal"])  # [B', G]
@@ -157,15 +167,41 @@ class HindsightReplayBuffer(ReplayBuffer):
         return torch.from_numpy(given.astype(bool)).to(self.device)
 
     def _check(self, time_step: TimeStep, arrives: torch.Tensor) -> None:
-        """Refuses a `compute_reward` that gives other rewards than the environment did at those frames `[T, B']` that arrive."""
+        """Refuses functions of goals that say otherwise than the environment did at those frames `[T, B']` that arrive.
+
+        Rewards are compared with `compute_reward`, those that are not the usual one (a success of a sparse task) by themselves.
+        Where most rewards are the usual one, ends with another are expected to be ends by the goal.
+        """
         seen: Any = time_step.observation
-        given = time_step.reward[arrives]
-        computed = self._rewards(seen["achieved_goal"][arrives], seen["desired_goal"][arrives])
+        given, achieved, desired = time_step.reward[arrives], seen["achieved_goal"][arrives], seen["desired_goal"][arrives]
+        if not len(given):
+            return
+        self._batches += 1
+        computed = self._rewards(achieved, desired)
         differs = ~torch.isclose(given, computed, rtol=1e-3, atol=1e-4)
-        if int(differs.sum()) > _DIFFER * len(given):
-            at = int(differs.nonzero()[0])
+        usual = given.mode().values
+        seldom = ~(torch.isclose(given, usual) & torch.isclose(computed, usual))
+        self._seldom += int(seldom.sum())
+        self._seldom_wrong += int((differs & seldom).sum())
+        too_many = self._seldom >= _SELDOM / 10 and self._seldom_wrong > _SELDOM_DIFFER * self._seldom
+        if too_many or int(differs.sum()) > _DIFFER * len(given):
+            at = int(differs.nonzero()[0]) if bool(differs.any()) else int(seldom.nonzero()[0])
             raise TaacError(
-                f"compute_reward gives {computed[at]:g} where the environment gave the reward {given[at]:g}, as at "
+                f"compute_reward gives {computed[at] + 0.0:g} where the environment gave the reward {given[at]:g}, as at "
                 f"{int(differs.sum())} of {len(given)} sampled frames, so hindsight would mix two tasks. A wrapper that changes "
                 "rewards or goals must define compute_reward, too; one that needs the info cannot be used"
+            )
+        ends = (time_step.discount[arrives] == 0) & seldom & (seldom.float().mean() < 0.5)
+        if not bool(ends.any()):
+            return
+        self._ends += int(ends.sum())
+        if self._compute_terminated is None:
+            self._ends_wrong = self._ends
+        else:
+            self._ends_wrong += int((~self._terminates(achieved[ends], desired[ends])).sum())
+        if self._ends >= 10 and self._ends_wrong > self._ends / 2:
+            raise TaacError(
+                f"{self._ends_wrong} of {self._ends} sampled ends of episodes have another reward than most frames, as if the "
+                "goal ended them, but the environment's compute_terminated(achieved_goal, desired_goal, info) does not say so: "
+                "they would be ends under any other goal, too. Define it, as SuccessEndsEpisode does, or let episodes go on"
             )

@@ -11,6 +11,7 @@ from torch import nn
 
 from taac import nest
 from taac.algorithms import SacAlgorithm, TaacAlgorithm
+from taac.algorithms.actor_regularizers import ActorRegularizer
 from taac.algorithms.chunks import ChunkTrajectory, make_chunk
 from taac.algorithms.sac_chunk import SacChunkAlgorithm
 from taac.algorithms.temperature import Temperature
@@ -76,6 +77,17 @@ def test_recorded_actions_are_explained_by_chunks():
 
 
 # SAC on chunks ----------------------------------------------------------------------------------------------------------------
+
+
+def test_random_chunks_to_begin_with_are_refused():
+    with pytest.raises(TaacError, match="randomize_first_state_tau draws no ChunkTrajectory"):
+        TaacAlgorithm(SPEC, ACTION, trajectory=ChunkTrajectory(3), randomize_first_state_tau=True)
+
+
+def test_recorded_actions_of_0_begin_a_chunk_where_one_has_ended():
+    """A chunk that has ended would go on with 0, but there a switch is forced. At FIRST too: nothing is there to go on with."""
+    _, switch = follow(ChunkTrajectory(3), torch.zeros(5, 1, 2))
+    assert switch[:, 0].tolist() == [True, False, False, True, False]
 
 
 def sac(length=3, ctor=SacChunkAlgorithm, **more):
@@ -155,10 +167,44 @@ def test_a_cut_window_is_not_imitated_but_for_its_actions():
     assert expected.item() > 0
 
 
-def test_a_cut_window_is_left_out_if_asked_for():
-    for kinds, acted in ([MID, LAST, FIRST, MID], False), ([MID, MID, MID, LAST], True), ([MID] * 4, True):
-        step = sac(keep_cut_windows=False).windows(segment(kinds)).experience.time_step
-        assert (step.step_type[0] != LAST).item() == acted
+def test_a_cut_window_is_left_out_of_the_critics_loss_if_asked_for():
+    for kinds, whole in ([MID, LAST, FIRST, MID], False), ([MID, MID, MID, LAST], True), ([MID] * 4, True):
+        found = []
+        for keep in (True, False):
+            algorithm, experience = sac(keep_cut_windows=keep), segment(kinds)
+            torch.manual_seed(2)
+            loss = algorithm.calc_loss(experience, algorithm.train_step(experience))
+            loss.loss.mean().backward()
+            found.append((loss, [p.grad for p in algorithm.critics.parameters()], [p.grad for p in algorithm.actor.parameters()]))
+        (kept, critics, actor), (left, other, same) = found
+        torch.testing.assert_close(same, actor)  # it learns at such states, too
+        assert (left.extra["loss/critic"] == kept.extra["loss/critic"]) == whole and kept.extra["loss/critic"] > 0
+        assert any(g.any() for g in critics) and any(g.any() for g in other) == whole
+
+
+def test_regularizers_compare_neighbouring_states():
+    """Not the first and the last of a window."""
+    experience, seen = segment([MID] * 4), []
+
+    class Watching(ActorRegularizer):
+        def __call__(self, proposal, given):
+            seen.append(given.time_step.observation)
+            return proposal(given.time_step.observation, given).diff(dim=0).square().sum(-1)
+
+    algorithm = sac(actor_regularizers=(Watching,))
+    loss = algorithm.calc_loss(experience, algorithm.train_step(experience))
+    assert torch.equal(seen[0], experience.time_step.observation[:2]) and loss.extra["loss/regularizer_own"] > 0
+
+
+def test_targets_value_what_the_online_critics_choose():
+    """Of two chunks, all numbers 0.5 or -0.5, the online critics like one, the targets' value is that of the same one."""
+    algorithm, experience = sac(best_of=50), segment([MID] * 4)
+    algorithm.critics.forward = lambda x, *action: action[0].sum(-1).expand(2, *x.shape[:-1])
+    algorithm.target_critics.forward = lambda x, *action: -action[0].sum(-1).expand(2, *x.shape[:-1])
+    step = algorithm.critic_step(experience.time_step, algorithm.encoder(experience.time_step.observation), torch.zeros(3, 1, 6))
+    seen = experience.time_step.observation[1:]
+    value, _ = algorithm.next_value(step, algorithm.encoder(seen), algorithm.actor_features(seen), None, None)
+    assert (value < 0).all()  # of the largest sum of 50
 
 
 def test_the_target_is_the_return_of_the_chunk():

@@ -314,7 +314,42 @@ def test_rewards_other_than_the_environments_are_refused():
         replay.sample_batch(20, 2)
 
 
-def test_a_reward_of_one_goal_at_a_time_is_refused():
-    replay = chains(buffer(compute_reward=lambda a, d, i: -1.0), [7], 60)
-    with pytest.raises(TaacError, match=r"shape \[\] for \d+ goals.*axis=-1"):
-        replay.sample_batch(20, 2)
+@pytest.mark.parametrize(
+    "function, said",
+    [
+        (lambda a, d, i: -1.0, r"shape \[\] for 2 goals.*axis=-1"),
+        (lambda a, d, i: [one["distance"] for one in i], r"goals \[2, 1\] and empty infos.*KeyError\('distance'\)"),
+    ],
+)
+def test_a_reward_that_is_not_of_batches_of_goals_is_refused(function, said):
+    with pytest.raises(TaacError, match=said):
+        buffer(compute_reward=function)
+
+
+def test_rewards_of_success_are_compared_however_seldom_they_are():
+    """In 2 of 1,000 frames the environment gives 10, and `compute_reward` 0."""
+    replay = buffer(length=1000)
+    for n in range(1000):
+        kind = FIRST if n % 500 == 0 else LAST if n % 500 == 499 else MID
+        one = frame([kind], [n], [-1.0 if kind != LAST else n])
+        if kind == LAST:
+            one.time_step.reward[:] = 10.0
+        replay.add(one)
+    with pytest.raises(TaacError, match="gives 0 where the environment gave the reward 10"):
+        for _ in range(400):
+            replay.sample_batch(64, 2)
+
+
+def test_ends_by_the_goal_that_no_function_knows_are_refused():
+    def replayed(**more):
+        replay = buffer(length=400, **more)
+        for n in range(400):
+            kind = FIRST if n % 10 == 0 else LAST if n % 10 == 9 else MID
+            replay.add(frame([kind], [n], [n // 10 * 10 + 9.0], discount=0.0 if kind == LAST else 1.0))
+        for _ in range(20):
+            replay.sample_batch(64, 2)
+
+    for more in ({}, {"compute_terminated": lambda a, d, i: np.zeros(len(a), bool)}):
+        with pytest.raises(TaacError, match=r"as if the goal ended them.*compute_terminated.*Define it"):
+            replayed(**more)
+    replayed(compute_terminated=reached)
