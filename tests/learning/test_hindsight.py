@@ -48,7 +48,7 @@ def test_without_hindsight_they_are_not():
         ("sac", ["create_environment.action_repeat = 3"], "action_repeat = 1"),
         ("sac", ["create_agent.normalize_rewards = True"], "rollouts"),
         ("sac", ["create_environment.env_name = 'Pendulum-v1'"], "achieved_goal and desired_goal"),
-        ("sac", ["create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"], "nothing in this experiment uses this binding"),
+        ("sac", ["create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"], "nothing in this experiment uses"),
         ("sac", ["create_environment.wrappers = (@ObservationDelay,)"], "hindsight knows no rewards: use ActionDelay"),
     ],
 )  # fmt: skip
