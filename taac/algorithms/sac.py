@@ -154,7 +154,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         # Actor: minimise alpha log pi(a~|s) - min_i Q_i(s, a~)  (equations 7 and 9)
         learnt = slice(None) if self.actor_on_last_frame else slice(-1)
         learns = learns_policy() or self.learns_value
-        with gathering(self.actor, ~time_step.is_last()[learnt]), gradients_if(learns):
+        with gathering(self.actor, ~time_step.is_last()[learnt], learns), gradients_if(learns):
             mean, log_std = self.actor(seen[learnt])
             action, log_pi = distributions.squashed_normal_sample(mean, log_std)
         q_pi, actor_loss = None, torch.zeros_like(log_pi)

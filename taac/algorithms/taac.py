@@ -294,7 +294,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
         # a_hat ~ pi(. | s, tau_prev) and the two candidates: the previous trajectory advanced by a step, and a new one
         embedded = self.tau_embedding(seen, tau_prev)
-        with gathering(self.actor, ~time_step.is_last()), gradients_if(learns_policy()):
+        with gathering(self.actor, ~time_step.is_last(), learns_policy()), gradients_if(learns_policy()):
             mean, log_std = self.actor(embedded)
             a_hat, log_pi = distributions.squashed_normal_sample(mean, log_std)
         tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)

@@ -40,9 +40,11 @@ def batch_statistics(weights: torch.Tensor | None = None, update: bool = True) -
         _batch.reset(token)
 
 
-def gathering(module: nn.Module, acted: torch.Tensor) -> contextlib.AbstractContextManager[None]:
+def gathering(module: nn.Module, acted: torch.Tensor, learns: bool = True) -> contextlib.AbstractContextManager[None]:
     """The context in which a network learns from frames: their statistics, where `acted` (any shape, bool), if it has any."""
-    return batch_statistics(acted.flatten().float()) if has_batch_statistics(module) else contextlib.nullcontext()
+    if not learns or not has_batch_statistics(module):
+        return contextlib.nullcontext()
+    return batch_statistics(acted.flatten().float())
 
 
 def has_batch_statistics(module: nn.Module) -> bool:

@@ -193,6 +193,17 @@ def test_candidates_are_compared_without_dropout(method):
     trainer.close()
 
 
+@pytest.mark.parametrize("method", ["sac", "taac", "td3"])
+def test_the_actors_statistics_move_where_the_actor_does(method):
+    trainer = with_backbone(method, "crossq", "ActorCriticAlgorithm.policy_delay = 2")
+    actor, moves = trainer.agent.algorithm.actor, []
+    for updates in range(1, 5):
+        learn_until(trainer, updates)
+        moves.append(next(b.item() for name, b in actor.named_buffers() if name.endswith("moves")))
+    assert moves == [0, 1, 1, 2]
+    trainer.close()
+
+
 def test_weights_and_scales_keep_their_norms():
     trainer = with_backbone("sac", "flash")
     learn_until(trainer, 4)
