@@ -272,13 +272,13 @@ def _note_own(folder: RunFolder, loaded: Config, config: str) -> None:
     own_runs.note(folder.path, config, {*loaded.imports, *([module] if colon else [])})
 
 
-INCLUDED = ("gin/common.gin", "gin/base.gin", "gin/taac_base.gin")  # by method files
+INCLUDED = {("gin", name) for name in ("common.gin", "base.gin", "taac_base.gin")}  # by method files
 
 
 def headline(trainer: Trainer, loaded: Config, operative: str) -> list[str]:
     """Returns in two lines what decides most: where the settings are from, and the settings of `deciding`."""
     places = dict.fromkeys(b.where.rpartition(":")[0] for b in loaded.bindings.values() if ".gin:" in b.where)
-    files = [place for place in places if place not in INCLUDED]
+    files = [place for place in places if Path(place).parts[-2:] not in INCLUDED]
     default = f"gin/tasks/{shipped.DEFAULT_TASK}.gin"
     files = [f"{place} (no task file names this environment)" if place == default else place for place in files]
     chosen = [b for b in loaded.bindings.values() if b.where.startswith("--") and b.where != "--task"]

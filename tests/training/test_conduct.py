@@ -56,13 +56,17 @@ def test_two_lines_say_where_settings_are_from_and_which_decide(tmp_path):
     for task, gin_files, first in (
         ("Pendulum-v1", (), "gin/tasks/default.gin (no task file names this environment), gin/methods/taac.gin"),
         ("MountainCarContinuous-v0", (str(own),), f"gin/tasks/simple_control.gin, {own}, gin/methods/taac.gin"),
-    ):
+        (
+            "Pendulum-v1", ("gin/durations.gin",),  # in the folder of what method files include
+            "gin/tasks/default.gin (no task file names this environment), gin/methods/taac.gin, gin/durations.gin",
+        ),
+    ):  # fmt: skip
         loaded = RunRequest(task, "taac", gin_files, settings=("learning_rate=0.001", "hidden_layers=8,")).load()
         trainer = configuration.build(create_experiment)
         trainer.close()
         lines = conduct.headline(trainer, loaded, configuration.operative_config())
         assert lines[0] == f"settings: {first}; changed: learning_rate, hidden_layers"
-        default = not gin_files
+        default = task == "Pendulum-v1"
         assert lines[1] == (
             f"learning rate: 0.001; random steps first: {'1000' if default else '10000'}; "
             f"rewards: {'raw' if default else 'normalised, with their mean subtracted, clipped at 5.0'}; updates a step: 1; "
