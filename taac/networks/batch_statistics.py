@@ -123,9 +123,10 @@ class BatchNorm(nn.Module):
         if batch.update:
             with torch.no_grad():
                 found = variance * (total / (total - 1).clamp(min=1.0)) if self.unbiased else variance
-                self.mean.lerp_(mean, self.momentum)
-                self.variance.lerp_(found, self.momentum)
-                self.moves += 1
+                any_row = (weights.sum() > 0).float()
+                self.mean.lerp_(mean, self.momentum * any_row)
+                self.variance.lerp_(found, self.momentum * any_row)
+                self.moves += any_row
         return normal * self.scale + self.bias
 
     def _correction(self, mean: torch.Tensor, variance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 import torch.nn as nn
 
 from taac.acting.evaluation import evaluate
@@ -88,3 +91,12 @@ def test_of_an_agent_that_is_asked_less(hold, decisions):
     for episode in evaluate(asked, environment, 2, seed=0):
         assert (episode.length, episode.decisions) == (200, decisions)
         assert np.isclose(episode.multiply_adds, decisions * one[0])
+
+
+def test_a_module_that_half_of_the_agents_need_counts_half():
+    decided = torch.ones(2, 2, dtype=torch.bool)
+    agent = SimpleNamespace(needed_modules=lambda step: {"actor": torch.tensor([[True, False], [True, True]])})
+    counts = MultiplyAdds(agent)
+    counts._counts = {"actor": 100, "encoder": 10}
+    _, total = counts.count(lambda: SimpleNamespace(decided=decided))
+    assert total.tolist() == [60.0, 110.0]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import math
 
 import numpy as np
 import pytest
 
 import taac
+from taac.playing.conditions import Condition, Point, mean_over_holds
+from taac.runs.layout import EpisodeSummary
 
 
 def test_each_combination_is_a_point_in_the_same_episodes(trained, tmp_path):
@@ -60,3 +63,24 @@ def test_a_method_without_a_probability_of_switching_has_no_threshold(tmp_path):
     run = taac.train("Pendulum-v1", "sac", root_dir=tmp_path / "run", **SMALL)
     with pytest.raises(taac.TaacError, match="SacAlgorithm has no switch_threshold"):
         taac.evaluate(run.root_dir, switch_threshold=0.5)
+
+
+def test_a_hold_ends_with_its_episode(trained):
+    """Episodes of 20 steps: 6 does not divide the 21 frames."""
+    found = taac.evaluate(trained.root_dir, num_episodes=3, hold=6, switch_threshold=0.0)
+    assert found.points[0].summary.decisions == 4
+
+
+def point(hold, mean, std=0.0, n=4):
+    fields = dict.fromkeys(EpisodeSummary._fields, 0.0) | {"episodes": n, "return_mean": mean, "return_std": std}
+    return Point(Condition(hold=hold), EpisodeSummary(**fields))
+
+
+def test_the_interval_of_a_point():
+    """Returns 0, 0, 2, 2: mean 1, std 1 with n; t of 3 degrees of freedom 3.182; 3.182 * sqrt(4/3) / 2."""
+    assert point(1, 1.0, 1.0).half_width == pytest.approx(3.182446 * math.sqrt(4 / 3) / 2, rel=1e-5)
+
+
+def test_the_area_does_not_depend_on_the_order():
+    line = [point(4, 2.0), point(1, 10.0), point(2, 4.0)]
+    assert mean_over_holds(line) == pytest.approx((7.0 * 1 + 3.0 * 2) / 3)

@@ -151,3 +151,25 @@ def test_training_does_not_notice_a_delay_of_evaluations(tmp_path):
 def test_wrappers_of_evaluations_that_change_a_space_are_refused():
     with pytest.raises(TaacError, match=r"give evaluations the observation_space Dict\(.*pending_actions.*, expected training's"):
         build("create_experiment.evaluation_wrappers = (@ActionDelay,)", "ActionDelay.observe_pending = True")
+
+
+def test_what_is_pending_of_a_delay_shorter_than_the_longest():
+    env = ActionDelay(Counting(), (0, 2), observe_pending=True)
+    for seed in range(20):
+        env.reset(seed=seed)
+        if env._steps == 1:
+            break
+    observation, *_ = env.step(np.array([0.5]))
+    assert observation["pending_actions"][:, 0].tolist() == [2.0, 0.5]
+
+
+@pytest.mark.parametrize("delay", [ActionDelay, ObservationDelay])
+def test_an_action_is_copied(delay):
+    env, action = delay(Counting(), 1, observe_pending=True), np.array([0.5])
+    env.reset(seed=0)
+    env.step(action)
+    action[:] = 3.0
+    if delay is ActionDelay:
+        assert env.step(action)[-1]["done"] == 0.5
+    else:
+        assert env.step(np.array([1.0]))[0]["pending_actions"].tolist() == [[1.0]]

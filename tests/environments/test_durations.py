@@ -207,3 +207,17 @@ def test_other_methods_learn_with_it(method):
     torch.testing.assert_close(
         trainer.agent.algorithm.td_loss.discount(stored)[inside].squeeze(-1), 0.99 ** k[inside].float(), check_dtype=False
     )
+
+
+def test_the_first_action_of_a_later_episode_is_no_change():
+    """Episodes of 2 steps with actions 0.1, 0.1 | (LAST) | 0.2, 0.2: no price at all."""
+    actions = [0.1, 0.1, 0.3, 0.2, 0.2]
+    args = ((("2t", "2t"),), [[1]] * 5)
+    free, paid = (play(*args, actions=actions, change_price=c) for c in (0.0, 1.0))
+    assert table(free) == table(paid)
+
+
+def test_the_time_left_at_an_early_end():
+    frames = play((("4t", "20n"),), [[3], [3]], observe_time_left=True)
+    left = [float(frame.observation["time_left"]) for frame, _ in frames]
+    np.testing.assert_allclose(left, [1, 0.7, 0.6], atol=1e-6)

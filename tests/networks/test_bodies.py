@@ -10,7 +10,7 @@ import torch
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, BatchNorm, CriticEnsemble, FlashBody, LayerNorm, MlpBody, SimbaBody, SimbaV2Body
 from taac.networks.batch_statistics import batch_statistics
-from taac.networks.bodies import OrthogonalLinear, RMSNorm
+from taac.networks.bodies import OrthogonalLinear, RMSNorm, projections
 
 N, M, SIZE = 2, 12, 5
 
@@ -284,3 +284,63 @@ class LayerNormed(MlpBody):
 def test_settings_out_of_range(make, told):
     with pytest.raises(TaacError, match=told):
         make()
+
+
+def test_corrections_of_renormalisation_are_detached():
+    norm, x = moved(Plain(N, SIZE, renorm_after=0)), drawn(N, M, SIZE).requires_grad_()
+    weights = drawn(N, M, SIZE)
+    mean, variance = norm.mean.clone(), norm.variance.clone()
+    with batch_statistics(update=False):
+        (found,) = torch.autograd.grad((norm(x) * weights).sum(), x)
+    m, v = x.mean(1, keepdim=True), x.var(1, unbiased=False, keepdim=True)
+    std, sigma = (v + norm.epsilon).sqrt(), (variance + norm.epsilon).sqrt()
+    r, d = (std / sigma).detach(), ((m - mean) / sigma).detach()
+    (expected,) = torch.autograd.grad(((((x - m) / std) * r + d) * norm.scale * weights).sum(), x)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.25, 0.5])
+def test_batches_of_hardly_any_weight_leave_finite_statistics(weight):
+    norm, x = moved(Plain(N, SIZE, unbiased=True)), drawn(N, M, SIZE)
+    weights, before = torch.zeros(M, dtype=torch.float64), norm.mean.clone()
+    weights[:2] = weight
+    with batch_statistics(weights):
+        assert torch.isfinite(norm(x)).all()
+    assert torch.isfinite(norm.mean).all() and (norm.variance >= 0).all() and torch.isfinite(norm.variance).all()
+    assert torch.equal(norm.mean, before) == (weight == 0)  # without weight they stay
+
+
+def test_scale_and_bias_are_projected_together():
+    norm = BatchNorm(N, SIZE, unit=True)
+    with torch.no_grad():
+        norm.bias.normal_()
+        norm.scale.normal_()
+    direction = torch.cat([norm.scale, norm.bias], -1)
+    norm.project()
+    both = torch.cat([norm.scale, norm.bias], -1)
+    torch.testing.assert_close(both, direction * SIZE**0.5 / torch.linalg.vector_norm(direction, dim=-1, keepdim=True))
+
+
+def test_dropout_comes_before_normalisation():
+    for norm_last in (False, True):
+        kinds = [type(layer).__name__ for layer in MlpBody(3, 2, (4,), dropout=0.5, norm_last=norm_last).layers]
+        assert kinds.index("Dropout") == 1
+
+
+def test_simbas_blocks_begin_by_their_inputs():
+    for block in SimbaBody(3, 2, 64, 1).blocks:
+        assert block.widen.weight.std().item() == pytest.approx(math.sqrt(2 / 64), rel=0.05)
+        assert block.narrow.weight.std().item() == pytest.approx(math.sqrt(2 / 256), rel=0.05)
+
+
+def test_hidden_layers_and_head_have_weights_of_norm_1():
+    body = MlpBody(3, 2, (4, 5), unit_weights=True)
+    linear = [part for part in [*body.layers, body.head(2)] if isinstance(part, OrthogonalLinear)]
+    assert len(linear) == 3 and len(projections(body)) == 2
+    for part in linear:
+        with torch.no_grad():
+            for stretched in (1.0, 3.0):
+                part.weight.mul_(stretched)
+                part.project()
+                norm = torch.linalg.vector_norm(part.weight, dim=1)
+                torch.testing.assert_close(norm, torch.ones_like(norm))

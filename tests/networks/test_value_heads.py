@@ -76,3 +76,8 @@ def test_a_vector_reward_is_refused():
 def test_settings_out_of_range(make, told):
     with pytest.raises(TaacError, match=told):
         make()
+
+
+def test_what_is_beyond_is_beyond_either_end():
+    head = CategoricalReturns(5, -2.0, 2.0)
+    assert head.beyond(torch.tensor([[-3.0, -2.0, 0.0, 2.0, 3.0]])).tolist() == [[1.0, 0.0, 0.0, 0.0, 1.0]]

@@ -353,3 +353,22 @@ def test_ends_by_the_goal_that_no_function_knows_are_refused():
         with pytest.raises(TaacError, match=r"as if the goal ended them.*compute_terminated.*Define it"):
             replayed(**more)
     replayed(compute_terminated=reached)
+
+
+def test_the_next_episode_of_a_segment_is_learnt_from():
+    """Episodes of 4 frames: a goal reached in the first does not end the second, which begins in the same segment."""
+    torch.manual_seed(0)
+    replay = chains(buffer(1, 400, compute_terminated=reached, strategy="final", probability=1.0), [4], 400)
+    batch = replay.sample_batch(64, 6)
+    step_type, number = batch.experience.time_step.step_type, batch.experience.time_step.observation["observation"][..., 1]
+    _, end = replay.episode_bounds(batch.environment, batch.first)
+    other = number > end
+    place = number.long() % 4
+    kinds = torch.where(place == 0, FIRST, torch.where(place == 3, LAST, MID))
+    assert other.any() and torch.equal(step_type[other].long(), kinds[other])
+
+
+def test_the_newest_episode_that_has_ended():
+    replay = chains(buffer(1, 20, ReplayBuffer), [4], 8)
+    found = replay.newest_episode(0)
+    assert found is not None and found.time_step.observation["observation"][:, 0, 1].tolist() == [4, 5, 6, 7]

@@ -410,3 +410,22 @@ def test_on_a_gpu_the_other_place_is_named(monkeypatch):
     buffer.device = torch.device("cuda")
     with pytest.raises(TaacError, match=r"free on cuda; .*create_experiment.replay_device = 'cpu'"):
         buffer.reserve(10)
+
+
+# Pictures that are stacked when they are sampled ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beyond", [1, 2, 3])
+@pytest.mark.parametrize("kinds", [[1] * 40, [1, 2] * 20])
+def test_no_segment_begins_with_a_stack_that_has_lost_frames(beyond, kinds):
+    """The ring has been written over by `beyond` frames, so the first two after them have lost some that they show."""
+    torch.manual_seed(0)
+    spec = Experience(time_step_spec(TensorSpec((1, 1, 3), torch.uint8), TensorSpec((1,)), None), ())
+    replay = ReplayBuffer(spec, 1, 10, frame_stack=3)
+    for kind in [0, *kinds[: 9 + beyond]]:
+        frame = zeros(spec, 1)
+        picture = torch.zeros(1, 1, 1, 3, dtype=torch.uint8)
+        step = frame.time_step._replace(step_type=torch.tensor([kind], dtype=torch.uint8), observation=picture)
+        replay.add(frame._replace(time_step=step))
+    for _ in range(50):
+        assert (replay.sample_batch(16, 2).first >= beyond + 2).all()

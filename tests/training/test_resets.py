@@ -99,3 +99,14 @@ def test_unknown_modules_are_refused_at_the_first_update():
     with pytest.raises(TaacError, match=r"the algorithm has no 'critic'; did you mean 'critics'.*it has: .*actor"):
         learn_until(trainer, 1)
     trainer.close()
+
+
+def test_ranks_begin_anew_alike(monkeypatch):
+    """What is new is the first rank's: of others, the values were drawn by other generators."""
+    trainer, copied = build(), []
+    learn_until(trainer, 2)
+    monkeypatch.setattr(type(trainer.ranks), "copy_first", lambda self, tensors: copied.extend(t.data_ptr() for t in tensors))
+    Reset(at=(2,), modules=("critics",))(trainer)
+    algorithm = trainer.agent.algorithm
+    assert {p.data_ptr() for part in (algorithm.critics, algorithm.target_critics) for p in part.parameters()} <= {*copied}
+    trainer.close()
