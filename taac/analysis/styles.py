@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -126,7 +126,7 @@ def span(counts: Sequence[int]) -> str:
     return f"{low}" if low == high else f"{low} to {high}"
 
 
-def limit(axis: Any, lines: Sequence[Any], bands: Sequence[Any]) -> None:
+def limit(axis: Any, lines: Sequence[Any], bands: Sequence[Any], along: Literal["x", "y"] = "y") -> None:
     """Ends the panel where a band leaves the lines by more than half their range, so that a band of few runs hides no line.
 
     With 2 runs the band is nine standard deviations wide to either side.
@@ -143,7 +143,7 @@ def limit(axis: Any, lines: Sequence[Any], bands: Sequence[Any]) -> None:
     if room > 0 and (bottom < low - room or top > high + room):
         bottom, top = max(bottom, low - room), min(top, high + room)
         margin = 0.05 * (top - bottom)
-        axis.set_ylim(bottom - margin, top + margin)
+        axis.set(**{f"{along}lim": (bottom - margin, top + margin)})
 
 
 def add_legend(figure: Any, labels: Mapping[int, str], title: str) -> None:

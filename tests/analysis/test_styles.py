@@ -133,6 +133,7 @@ def test_a_legend_lies_beside_all_panels_and_names_every_method(names):
 )
 def test_a_band_of_few_runs_does_not_press_the_lines_flat(lines, low, high, expected):
     _, ((axis,),) = panels(1, 1, (3, 2))
-    before = axis.get_ylim()
-    styles.limit(axis, [lines], [[low, math.nan], [high, math.nan]])
-    assert axis.get_ylim() == pytest.approx(before if expected is None else expected)
+    for along, ends in (("y", axis.get_ylim), ("x", axis.get_xlim)):
+        before = ends()
+        styles.limit(axis, [lines], [[low, math.nan], [high, math.nan]], along=along)
+        assert ends() == pytest.approx(before if expected is None else expected)

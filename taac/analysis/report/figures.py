@@ -213,6 +213,7 @@ def _fronts(content: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
         stairs = [(m["x"]["estimate"], m["y"]["estimate"]) for m in front["methods"] if m["on_front"]]
         axis.step(*zip(*stairs), where="post", color="0.5", linewidth=0.8, zorder=0)
         limit(axis, [m["y"]["estimate"] for m in front["methods"]], axis.get_ylim())
+        limit(axis, [m["x"]["estimate"] for m in front["methods"]], axis.get_xlim(), along="x")
         volume = front["hypervolume"]
         told = "" if volume is None else f", hypervolume {volume['estimate']:.2f}"
         axis.set(title=f"{shortened(task['task'], 30)}{told}", xlabel=content["costs"][cost], ylabel="final return")
