@@ -9,7 +9,6 @@ sections 3 and 4.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -141,10 +140,9 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         self.randomize_first_state_tau = randomize_first_state_tau
         self.exact_compare_through = exact_compare_through
         self.set_switch_threshold(switch_threshold)
-        chunk, most = getattr(trajectory, "length", math.inf), math.inf if max_repeat_steps is None else max_repeat_steps
-        longest = None if min(chunk, most) == math.inf else int(min(chunk, most))
-        forced_by = "the trajectory's length" if chunk <= most else "max_repeat_steps"
-        self.decision_price = self.build_decision_price(decision_price, target_decision_rate, longest, forced_by)
+        limits = {"the trajectory's length": getattr(trajectory, "length", None), "max_repeat_steps": max_repeat_steps}
+        longest = min(((steps, name) for name, steps in limits.items() if steps is not None), default=(None, ""))
+        self.decision_price = self.build_decision_price(decision_price, target_decision_rate, *longest)
         self._beta(torch.zeros(1), torch.zeros(1))  # refuses invalid clipping before any work
 
     # Acting ----------------------------------------------------------------------------------------------------------
