@@ -388,7 +388,9 @@ class ActorCriticAlgorithm(Algorithm):
         """Turns distances `[T-1, B]` between policy and demonstrated actions at frames 0..T-2 into a loss `[T, B]`."""
         return self.masked(experience, nn.functional.pad(distance, (0, 0, 0, 1)))
 
-    def segment_error(self, experience: Experience, q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def segment_error(
+        self, experience: Experience, q: torch.Tensor, target: torch.Tensor, regressed: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Returns `|Q_i - G|` `[B]`, averaged over critics, parts of the reward, and the learnt frames of each segment.
 
         It is 0 for a segment without learnt frames. Prioritised replay uses it as the priority.
@@ -396,9 +398,11 @@ class ActorCriticAlgorithm(Algorithm):
         Args:
             q: `[N, T-1, B(, D)]`, at the executed actions.
             target: `[T-1, B(, D)]`, the returns.
+            regressed: `[T-1, B]` bool, where the critics learn; None: everywhere.
         """
         error = self.mean_over_parts((q.detach() - target).abs().mean(0))
-        learnt = (~experience.time_step.is_last()[:-1]).to(error.dtype)
+        learns = ~experience.time_step.is_last()[:-1]
+        learnt = (learns if regressed is None else learns & regressed).to(error.dtype)
         return (error * learnt).sum(0) / learnt.sum(0).clamp(min=1.0)
 
     def loss_info(
@@ -444,7 +448,7 @@ class ActorCriticAlgorithm(Algorithm):
         if info.log_std is not None:
             summaries["policy/log_std"] = self.mean_acted(experience, info.log_std.mean(-1))
         detail = self.detail(experience, info, target)
-        return LossInfo(loss, summaries, self.segment_error(experience, info.q, target), detail)
+        return LossInfo(loss, summaries, self.segment_error(experience, info.q, target, info.regressed), detail)
 
     def neighbours(self, experience: Experience, info: TrainInfo) -> Experience:
         """Returns the frames `[T, B]` whose proposals regularizers compare, each with the next one's."""
@@ -528,12 +532,9 @@ class ActorCriticAlgorithm(Algorithm):
         if not isinstance(price, Schedule) and price == 0 and target_rate is None:
             return None
         name = type(self).__name__
-        if target_rate is not None and longest is not None and target_rate <= 1 / longest:
-            raise TaacError(
-                f"{name}.target_decision_rate must be above 1 / {longest} = {1 / longest:.3g}, because {setting} forces a "
-                f"decision after {longest} steps, got {target_rate}"
-            )
         built = DecisionPrice(price, target_rate, name)
+        if longest is not None:
+            built.check_reached(name, longest, f"{setting} forces a decision after")
         if isinstance(price, Schedule):
             self.scheduled.append(Scheduled(f"{name}.decision_price", price, built.set))
         return built

@@ -52,6 +52,14 @@ class DecisionPrice(nn.Module):
             self.log_price = nn.Parameter(torch.tensor(math.log(at_start(price) or START)))
             self.register_buffer("rate", torch.tensor(target_rate))
 
+    def check_reached(self, owner: str, longest: int, why: str) -> None:
+        """Refuses a target rate that is below one decision in `longest` steps: the price would grow without end."""
+        if self.target_rate is not None and self.target_rate <= 1 / longest:
+            raise TaacError(
+                f"{owner}.target_decision_rate must be above 1 / {longest} = {1 / longest:.3g}, because {why} {longest} steps, "
+                f"got {self.target_rate}"
+            )
+
     def set(self, price: float) -> None:
         """Sets a price that is not learnt."""
         self.fixed.fill_(price)

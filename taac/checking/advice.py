@@ -19,6 +19,7 @@ from taac.machine.products import slowness
 from taac.networks import RewardNormalizer
 from taac.networks.bodies import projections
 from taac.networks.encoders import is_image
+from taac.networks.value_heads import atoms_of
 from taac.ops import distributions
 from taac.replay import HindsightReplayBuffer
 from taac.specs import TensorSpec
@@ -114,7 +115,7 @@ def _rewards(trainer: Trainer, terminated: int, ended: int) -> Iterator[str]:
 
 def _critics(trainer: Trainer) -> Iterator[str]:
     algorithm, learner = trainer.agent.algorithm, trainer.learner
-    support = getattr(getattr(getattr(algorithm, "critics", None), "returns", None), "support", None)
+    support = atoms_of(getattr(algorithm, "critics", None))
     if support is not None and getattr(trainer.agent.reward_normalizer, "bound", None) is None:
         yield (
             f"critics predict returns from {support[0]:g} to {support[-1]:g}, and rewards are not scaled to fit: bind "

@@ -111,8 +111,8 @@ class BatchNorm(nn.Module):
         if batch is None:
             return (x - self.mean) * ((self.variance + self.epsilon).rsqrt() * self.scale) + self.bias
         weights = x.new_ones(x.shape[1]) if batch.weights is None else batch.weights
-        total = weights.sum().clamp(min=1e-6)
-        share = (weights / total).unsqueeze(-1)  # [M, 1]
+        total = weights.sum()
+        share = (weights / total.clamp(min=1e-6)).unsqueeze(-1)  # [M, 1]
         mean = (x * share).sum(1, keepdim=True)
         variance = ((x - mean).square() * share).sum(1, keepdim=True)
         normal = (x - mean) * (variance + self.epsilon).rsqrt()
@@ -123,10 +123,10 @@ class BatchNorm(nn.Module):
         if batch.update:
             with torch.no_grad():
                 found = variance * (total / (total - 1).clamp(min=1.0)) if self.unbiased else variance
-                any_row = (weights.sum() > 0).float()
-                self.mean.lerp_(mean, self.momentum * any_row)
-                self.variance.lerp_(found, self.momentum * any_row)
-                self.moves += any_row
+                counts = (total > 0).float()  # a batch without weight has no statistics
+                self.mean.lerp_(mean, self.momentum * counts)
+                self.variance.lerp_(found, self.momentum * counts)
+                self.moves += counts
         return normal * self.scale + self.bias
 
     def _correction(self, mean: torch.Tensor, variance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -47,8 +47,8 @@ class EnsembleLinear(nn.Module):
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """A context in which a module is in evaluation mode."""
-    parts = [part for part in module.modules() if part.training]
+    """A context in which a module is in evaluation mode. In acting it is already, so its parts are not looked at."""
+    parts = [part for part in module.modules() if part.training] if module.training else []
     for part in parts:
         vars(part)["training"] = False
     try:

@@ -90,6 +90,12 @@ class CategoricalReturns(nn.Module):
         return value_distributions.cross_entropy(logits, probs).sum(0)
 
 
+def atoms_of(critics: Any) -> torch.Tensor | None:
+    """Returns the atoms `[K]` of categorical critics; None of others."""
+    returns = getattr(critics, "returns", None)
+    return returns.support if isinstance(returns, CategoricalReturns) else None
+
+
 @gin.configurable
 class QuantileReturns(nn.Module):
     """Quantiles of the return, learnt by the quantile Huber loss. The value is their mean.

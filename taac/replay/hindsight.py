@@ -18,7 +18,7 @@ GoalFunction = Callable[[np.ndarray, np.ndarray, Any], Any]  # of achieved and d
 
 CHECKED = 10  # batches whose stored rewards are compared with `compute_reward`
 _DIFFER = 0.01  # of their frames may: goals are stored in float32, so one may be on the other side of a threshold
-# Checks go on until so many frames were seen with another reward than most, and a tenth of these may differ.
+# Of one batch in ten, checks go on until so many frames were seen with another reward than most; a tenth of these may differ.
 _SELDOM, _SELDOM_DIFFER = 200, 0.1
 
 
@@ -85,7 +85,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         super().__init__(experience_spec, num_envs, **buffer_arguments)
         self._compute_reward, self._compute_terminated = compute_reward, compute_terminated
         self.strategy, self.probability, self.max_steps = strategy, probability, max_steps
-        self._batches = self._seldom = self._seldom_wrong = self._ends = self._ends_wrong = 0  # that were checked
+        self._batches = self._seldom = self._seldom_wrong = self._ends = self._ends_wrong = 0  # what was checked
         desired = experience_spec.time_step.observation["desired_goal"]
         try:
             self._rewards(*torch.zeros(2, 2, *desired.shape, dtype=desired.dtype))
@@ -105,7 +105,8 @@ class HindsightReplayBuffer(ReplayBuffer):
         drawn = (torch.rand(batch_size, device=self.device) < self.probability) & (first < end)
         frame = first + torch.arange(length, device=self.device).unsqueeze(1)  # [T, B']
         time_step = batch.experience.time_step
-        if self._batches < CHECKED or self._seldom < _SELDOM:
+        self._batches += 1
+        if self._batches <= CHECKED or (self._seldom < _SELDOM and self._batches % 10 == 0):
             self._check(time_step, (frame <= end) & (time_step.step_type != FIRST))
         at = self._achieved_at(begin, first, end)
         goal = self.read(environment, at, lambda frames: frames.time_step.observation["achieved_goal"])  # [B', G]
@@ -176,7 +177,6 @@ class HindsightReplayBuffer(ReplayBuffer):
         given, achieved, desired = time_step.reward[arrives], seen["achieved_goal"][arrives], seen["desired_goal"][arrives]
         if not len(given):
             return
-        self._batches += 1
         computed = self._rewards(achieved, desired)
         differs = ~torch.isclose(given, computed, rtol=1e-3, atol=1e-4)
         usual = given.mode().values
@@ -192,13 +192,11 @@ class HindsightReplayBuffer(ReplayBuffer):
                 "rewards or goals must define compute_reward, too; one that needs the info cannot be used"
             )
         ends = (time_step.discount[arrives] == 0) & seldom & (seldom.float().mean() < 0.5)
-        if not bool(ends.any()):
-            return
+        by_goal = 0
+        if self._compute_terminated is not None and bool(ends.any()):
+            by_goal = int(self._terminates(achieved[ends], desired[ends]).sum())
         self._ends += int(ends.sum())
-        if self._compute_terminated is None:
-            self._ends_wrong = self._ends
-        else:
-            self._ends_wrong += int((~self._terminates(achieved[ends], desired[ends])).sum())
+        self._ends_wrong += int(ends.sum()) - by_goal
         if self._ends >= 10 and self._ends_wrong > self._ends / 2:
             raise TaacError(
                 f"{self._ends_wrong} of {self._ends} sampled ends of episodes have another reward than most frames, as if the "

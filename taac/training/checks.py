@@ -18,6 +18,7 @@ from taac.errors import TaacError, refuse_below
 from taac.learning.learner import Learner
 from taac.machine.ranks import ALONE, Ranks
 from taac.networks import RecurrentEncoder, RewardNormalizer
+from taac.networks.value_heads import atoms_of
 from taac.ops.schedules import Schedule, bounds
 from taac.replay import HindsightReplayBuffer, ReplayBuffer
 from taac.runs import layout
@@ -71,7 +72,7 @@ def check_centralised(algorithm: Algorithm) -> None:
 
 def bound_of_returns(algorithm: Algorithm) -> float:
     """Returns the bound that fits the atoms of categorical critics; 5 without such critics."""
-    support = getattr(getattr(getattr(algorithm, "critics", None), "returns", None), "support", None)
+    support = atoms_of(getattr(algorithm, "critics", None))
     if support is None:
         return 5.0
     return float(min(side for side in (-support[0], support[-1]) if side > 0))
@@ -81,17 +82,13 @@ def check_decision_price(algorithm: Algorithm, environment: VectorEnvironment) -
     """Refuses a price of decisions where every environment step is one, and a rate that durations do not reach."""
     if not isinstance(algorithm, MixedSacAlgorithm) or algorithm.decision_price is None:
         return
-    rate, longest = algorithm.decision_price.target_rate, environment.durations[1]
-    if rate is not None and 1 < longest <= 1 / rate:
-        raise TaacError(
-            f"MixedSacAlgorithm.target_decision_rate must be above 1 / {longest} = {1 / longest:.3g}, because an action lasts "
-            f"{longest} steps at most, got {rate}"
-        )
+    longest = environment.durations[1]
     if longest == 1:
         raise TaacError(
             "MixedSacAlgorithm.decision_price prices decisions whose durations are chosen, but every action lasts 1 step here: "
             "use the method sac_krep with an action_repeat above 1, or remove the price"
         )
+    algorithm.decision_price.check_reached("MixedSacAlgorithm", longest, "an action lasts at most")
 
 
 def check_hindsight(

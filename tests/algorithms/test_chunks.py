@@ -180,6 +180,7 @@ def test_a_cut_window_is_left_out_of_the_critics_loss_if_asked_for():
         torch.testing.assert_close(same, actor)  # it learns at such states, too
         assert (left.extra["loss/critic"] == kept.extra["loss/critic"]) == whole and kept.extra["loss/critic"] > 0
         assert any(g.any() for g in critics) and any(g.any() for g in other) == whole
+        assert (left.segment_error > 0).item() == whole  # a priority that no update would lower
 
 
 def test_regularizers_compare_neighbouring_states():

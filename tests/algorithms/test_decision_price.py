@@ -105,7 +105,7 @@ def test_a_price_where_every_step_is_a_decision_is_refused():
     "method, algorithm, longest, told",
     [
         ("temporl", "TempoRLAlgorithm", 3, "max_skip forces a decision after 3 steps"),
-        ("sac_krep", "MixedSacAlgorithm", 3, "an action lasts 3 steps at most"),
+        ("sac_krep", "MixedSacAlgorithm", 3, "an action lasts at most 3 steps"),
         ("tla", "TlaAlgorithm", 3, "slow_steps forces a decision after 3 steps"),
         ("taac_chunk", "TaacAlgorithm", 5, "the trajectory's length forces a decision after 5 steps"),
     ],
