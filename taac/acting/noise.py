@@ -165,9 +165,11 @@ class HeldNoise(Noise):
 
 @gin.configurable
 class StateDependentNoise(Noise):
-    """`eps = W phi / |phi|`, a function of the state: the same state has the same noise until W is drawn anew.
+    """`eps_i = sum_j W_ji phi_ji / |phi_i|`, a function of the state: equal states have equal noise until W is drawn anew.
 
-    phi are the features that the actor sees, and a 1; all elements of W are standard normal.
+    All elements of W are standard normal. With `ActorNetwork.gsde_log_std`, phi_ji is `h_j sigma_ji` of the actor's last hidden
+    layer and the learnt sigma, so that `std * eps` is gSDE's noise. Without, or for an actor that sees the trajectory or actions
+    before, too, phi are the actor's features and a 1.
 
     Args:
         period: steps after which W is drawn anew.
@@ -175,9 +177,7 @@ class StateDependentNoise(Noise):
     Raises:
         TaacError: period is out of range.
 
-    Source: Raffin, Kober and Stulp, Smooth Exploration for Robotic Reinforcement Learning (gSDE, CoRL 2021, arXiv:2005.05719),
-    whose noise this is alone. The policy keeps its own standard deviation; there it is that of `W phi`, with a learnt variance
-    for each element of W. And phi are the actor's inputs instead of its last hidden layer; of TAAC, without the trajectory.
+    Source: Raffin, Kober and Stulp, Smooth Exploration for Robotic Reinforcement Learning (gSDE, CoRL 2021, arXiv:2005.05719).
     """
 
     def __init__(self, period: int = 8):
@@ -192,10 +192,9 @@ class StateDependentNoise(Noise):
 
     def draw(self, agent: Agent, time_step: TimeStep, state: NoiseState) -> tuple[torch.Tensor, NoiseState]:
         matrix, left = self._renewed(time_step, state, self.period)
-        features = agent.actor_features(time_step)
-        phi = torch.cat([features, torch.ones_like(features[..., :1])], -1)
-        noise = (torch.nn.functional.normalize(phi, dim=-1).unsqueeze(-2) @ matrix).squeeze(-2)
+        noise = (torch.nn.functional.normalize(agent.noise_basis(time_step), dim=-2) * matrix).sum(-2)
         return noise, NoiseState(matrix, left - 1)
 
     def _blank_values(self, blank: torch.Tensor, agent: Agent) -> torch.Tensor:
-        return blank.unsqueeze(-2).repeat_interleave(agent.algorithm.actor_feature_size + 1, -2)
+        basis = agent.algorithm.noise_basis(blank.new_zeros(1, agent.algorithm.actor_feature_size))
+        return blank.unsqueeze(-2).repeat_interleave(basis.shape[-2], -2)

@@ -165,12 +165,11 @@ class Agent(nn.Module):
         return self._rollout_step, (self._seen(time_step), state, *noise)
 
     @torch.inference_mode()
-    def actor_features(self, time_step: TimeStep) -> torch.Tensor:
-        """Returns what the actor sees of the observations `[B, ...]`, `[B(, N), F]`."""
-        if self.agents is None:
-            return self.algorithm.actor_features(self._seen(time_step).observation)
-        folded = self.algorithm.actor_features(self._seen(self.agents.fold(time_step, 0)).observation)
-        return folded.unflatten(0, (-1, self.agents.count))
+    def noise_basis(self, time_step: TimeStep) -> torch.Tensor:
+        """Returns `Algorithm.noise_basis` of the observations `[B, ...]`, `[B(, N), J, A or 1]`."""
+        folded = time_step if self.agents is None else self.agents.fold(time_step, 0)
+        basis = self.algorithm.noise_basis(self.algorithm.actor_features(self._seen(folded).observation))
+        return basis if self.agents is None else basis.unflatten(0, (-1, self.agents.count))
 
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         self.count(time_step)

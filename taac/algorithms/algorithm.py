@@ -137,6 +137,13 @@ class Algorithm(ForwardingConstructor, nn.Module):
         """Returns what the actor sees of an observation, `[..., F]`; of algorithms that take noise."""
         raise self._undefined("actor_features")
 
+    def noise_basis(self, features: torch.Tensor) -> torch.Tensor:
+        """Returns what state-dependent noise is a random sum of, over j: the actor's features `[..., F]` and a 1, `[..., J, 1]`.
+
+        For an actor that sees these features alone and has gSDE, it is its `h_j sigma_ji`, `[..., J, A]`.
+        """
+        return torch.cat([features, torch.ones_like(features[..., :1])], -1).unsqueeze(-1)
+
     def action_values(self, time_step: TimeStep, state: Nest, step: AlgStep) -> tuple[torch.Tensor, Nest]:
         """Returns the critics' values of an action and of the choices that the policy has there.
 

@@ -97,6 +97,10 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
     # Acting ----------------------------------------------------------------------------------------------------------
 
+    def noise_basis(self, features: torch.Tensor) -> torch.Tensor:
+        basis = self.actor.noise_basis(features) if isinstance(self.actor, ActorNetwork) else None
+        return super().noise_basis(features) if basis is None else basis
+
     def initial_state(self, batch_size: int) -> Nest:
         return ()
 

@@ -19,6 +19,7 @@ import torch.nn as nn
 from taac import nest
 from taac.algorithms import target_entropies
 from taac.algorithms.actor_critic import TrainInfo, trainable
+from taac.algorithms.algorithm import Algorithm
 from taac.algorithms.sac import SacAlgorithm
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, TimeStep
 from taac.networks import SwitchNetwork, TrajectoryEmbedding
@@ -89,6 +90,8 @@ class SdarAlgorithm(SacAlgorithm):
         return actor_ctor(self.actor_embedding.output_size, self.action_size)
 
     # Acting ----------------------------------------------------------------------------------------------------------
+
+    noise_basis = Algorithm.noise_basis  # the actor sees the actions before, too
 
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:

@@ -50,18 +50,27 @@ class HeadNetwork(nn.Module):
         self.has_body = body is not None
         if body is not None:
             made: Any = body(input_size, 1)
-            self.hidden, self.head = made, made.head(outputs)
+            self.hidden, self.head, self.hidden_size = made, made.head(outputs), made.output_size
             return
         self.hidden = Mlp(input_size, hidden_layers, activation, initial_weights)
-        fan_in = hidden_layers[-1] if hidden_layers else input_size
-        self.head = head_linear(fan_in, outputs, head_init_range, head_bias_init_range, initial_weights)
+        self.hidden_size = hidden_layers[-1] if hidden_layers else input_size
+        self.head = head_linear(self.hidden_size, outputs, head_init_range, head_bias_init_range, initial_weights)
 
     def forward(self, features: torch.Tensor) -> Any:
         """Maps features `[..., input_size]` to `[..., outputs]`."""
+        return self.read(self.last_hidden(features))
+
+    def last_hidden(self, features: torch.Tensor) -> torch.Tensor:
+        """Returns what the head reads, `[..., H]`."""
         if self.has_body:
-            rows = self.hidden(features.reshape(1, -1, features.shape[-1]))
-            return in_full_precision(self.head, rows).reshape(*features.shape[:-1], -1)
-        return in_full_precision(self.head, self.hidden(features))
+            return self.hidden(features.reshape(1, -1, features.shape[-1])).reshape(*features.shape[:-1], -1)
+        return self.hidden(features)
+
+    def read(self, hidden: torch.Tensor) -> Any:
+        """Maps the last hidden layer `[..., H]` to `[..., outputs]`."""
+        if self.has_body:
+            return in_full_precision(self.head, hidden.reshape(1, -1, self.hidden_size)).reshape(*hidden.shape[:-1], -1)
+        return in_full_precision(self.head, hidden)
 
 
 @gin.configurable
@@ -72,10 +81,15 @@ class ActorNetwork(HeadNetwork):
         action_size: dimensions A of the action.
         log_std_min, log_std_max: the log standard deviation is clipped to this range.
         smooth_log_std: instead of being clipped, it is `min + (max - min) (1 + tanh u) / 2` of the network's output u.
+        gsde_log_std: if set, the standard deviation is that of noise `sum_j h_j W_ji` that is linear in the last hidden layer h,
+            `sqrt(sum_j h_j^2 sigma_ji^2 + 1e-6)`, and sigma is learnt from `exp(gsde_log_std)` on; -3 in Stable-Baselines3. With
+            `StateDependentNoise` rollouts then explore as in gSDE.
         input_size, hidden_layers, initial_weights, head_init_range, head_bias_init_range, activation, body: see `HeadNetwork`.
 
     Raises:
-        TaacError: `log_std_min` not below `log_std_max`; errors of `HeadNetwork`.
+        TaacError: `log_std_min` not below `log_std_max`; both `smooth_log_std` and `gsde_log_std`; errors of `HeadNetwork`.
+
+    Source of gSDE: Raffin, Kober and Stulp, Smooth Exploration for Robotic Reinforcement Learning (arXiv:2005.05719), equation 7.
     """
 
     def __init__(
@@ -91,21 +105,37 @@ class ActorNetwork(HeadNetwork):
         initial_weights: InitialWeights = "published",
         body: Callable[..., nn.Module] | None = None,
         smooth_log_std: bool = False,
+        gsde_log_std: float | None = None,
     ):
+        if smooth_log_std and gsde_log_std is not None:
+            raise TaacError("ActorNetwork: smooth_log_std has no effect with gsde_log_std; remove one of them")
         if log_std_min >= log_std_max:
             raise TaacError(f"ActorNetwork: log_std_min {log_std_min} must be below log_std_max {log_std_max}")
-        outputs = 2 * action_size
+        outputs = action_size if gsde_log_std is not None else 2 * action_size
         super().__init__(
             input_size, outputs, hidden_layers, head_init_range, head_bias_init_range, activation, initial_weights, body
         )
         self.log_std_min, self.log_std_max, self.smooth_log_std = log_std_min, log_std_max, smooth_log_std
+        first = None if gsde_log_std is None else nn.Parameter(torch.full((self.hidden_size, action_size), gsde_log_std))
+        self.noise_log_std: nn.Parameter | None
+        self.register_parameter("noise_log_std", first)
 
     def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Maps features `[..., input_size]` to mean and log standard deviation, `[..., A]` each."""
+        if self.noise_log_std is not None:
+            hidden = self.last_hidden(features)
+            variance = in_full_precision(torch.matmul, hidden.square(), torch.exp(2.0 * self.noise_log_std))
+            return self.read(hidden), (0.5 * torch.log(variance + 1e-6)).clamp(self.log_std_min, self.log_std_max)
         mean, log_std = super().forward(features).chunk(2, dim=-1)
         if self.smooth_log_std:
             return mean, self.log_std_min + (self.log_std_max - self.log_std_min) * 0.5 * (1.0 + torch.tanh(log_std))
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
+
+    def noise_basis(self, features: torch.Tensor) -> torch.Tensor | None:
+        """Returns `h_j sigma_ji` `[..., H, A]`, of which gSDE's noise is a random sum over j; None without gSDE."""
+        if self.noise_log_std is None:
+            return None
+        return self.last_hidden(features).float().unsqueeze(-1) * self.noise_log_std.exp()
 
 
 @gin.configurable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -11,9 +12,11 @@ import torch
 
 from taac import nest
 from taac.acting.noise import AutoregressiveNoise, ColoredNoise, HeldNoise, StateDependentNoise
+from taac.algorithms.algorithm import Algorithm
 from taac.data_structures import StepType, TimeStep
 from taac.errors import TaacError
 from taac.machine.compiled import CompiledFunction
+from taac.networks import ActorNetwork
 from tests.environments.team import TEAM
 from tests.learning.test_compiled_update import traced_only  # noqa: F401
 from tests.methods import METHODS, fitting
@@ -26,14 +29,18 @@ EXPLORERS = [
     ["create_collector.explorer = @AutoregressiveNoise()"],
     ["create_collector.explorer = @HeldNoise()"],
     ["create_collector.explorer = @StateDependentNoise()"],
+    ["create_collector.explorer = @StateDependentNoise()", "ActorNetwork.gsde_log_std = -1.0"],
 ]
 
 
 def an_agent(features=None, size=2):
     """What a noise asks of an agent."""
-    algorithm = SimpleNamespace(action_size=size, actor_feature_size=0 if features is None else features.shape[-1])
+    noise_basis = partial(Algorithm.noise_basis, None)
+    algorithm = SimpleNamespace(
+        action_size=size, actor_feature_size=0 if features is None else features.shape[-1], noise_basis=noise_basis
+    )
     return SimpleNamespace(
-        agents=None, device=torch.device("cpu"), algorithm=algorithm, actor_features=lambda time_step: features
+        agents=None, device=torch.device("cpu"), algorithm=algorithm, noise_basis=lambda time_step: noise_basis(features)
     )
 
 
@@ -153,6 +160,45 @@ def test_the_noise_of_two_states_is_correlated_by_their_angle(monkeypatch):
         found.append(eps)
     unit = torch.nn.functional.normalize(torch.cat([states, torch.ones(3, 1)], -1), dim=-1).double()
     torch.testing.assert_close(covariance(torch.stack(found)), unit @ unit.T, rtol=0, atol=0.02)
+
+
+def test_gsde_is_a_random_linear_function_of_the_last_hidden_layer():
+    """Deviations by a slow sum over h_j; the action is `tanh(mean + (sigma W) h)`, with W the noise's matrix."""
+    params = ["create_collector.explorer = @StateDependentNoise()", "ActorNetwork.gsde_log_std = -1.0"]
+    trainer = build(*SHORT, "num_envs = 3", *params, method="sac")
+    agent, rollout, actor = trainer.agent, trainer.collector.rollout, trainer.agent.algorithm.actor
+    assert actor.noise_log_std.shape == (8, 1) and actor.head.out_features == 1
+    with torch.no_grad():
+        actor.noise_log_std.uniform_(-2.0, 0.5)
+        eps, state = trainer.collector.explorer.draw(agent, rollout.time_step, trainer.collector.explorer.initial_state(agent, 3))
+        step = agent.rollout_step(rollout.time_step, rollout.state, eps)
+        features = agent.algorithm.actor_features(agent._seen(rollout.time_step).observation)
+        mean, log_std = actor(features)
+        hidden, sigma = actor.hidden(features).double(), actor.noise_log_std.double().exp()
+    trainer.close()
+    for b in range(3):
+        variance = sum(float(h * s) ** 2 for h, s in zip(hidden[b], sigma[:, 0]))
+        assert log_std[b].item() == pytest.approx(0.5 * math.log(variance + 1e-6), abs=1e-5)
+        noise = sum(float(h * s * w) for h, s, w in zip(hidden[b], sigma[:, 0], state.values[b, :, 0]))
+        assert step.output[b].item() == pytest.approx(math.tanh(mean[b].item() + noise), abs=1e-4)
+
+
+def test_the_gradient_of_gsdes_deviations_reaches_sigma_and_the_hidden_layers():
+    actor = ActorNetwork(3, 2, (5,), gsde_log_std=-1.0)
+    actor(torch.randn(4, 3))[1].sum().backward()
+    assert (actor.noise_log_std.grad != 0).any() and (actor.hidden[0].weight.grad != 0).any()
+    assert actor.head.weight.grad is None
+    with pytest.raises(TaacError, match="smooth_log_std has no effect with gsde_log_std"):
+        ActorNetwork(3, 2, smooth_log_std=True, gsde_log_std=-3.0)
+
+
+@pytest.mark.parametrize("method", ["taac", "sdar"])
+def test_an_actor_that_sees_more_than_features_has_noise_of_the_features(method):
+    trainer = build(*SHORT, "ActorNetwork.gsde_log_std = -1.0", method=method)
+    algorithm = trainer.agent.algorithm
+    features = torch.randn(2, algorithm.actor_feature_size)
+    trainer.close()
+    assert torch.equal(algorithm.noise_basis(features).squeeze(-1), torch.cat([features, torch.ones(2, 1)], -1))
 
 
 # Of each environment --------------------------------------------------------------------------------------------------
