@@ -428,8 +428,9 @@ class ActorCriticAlgorithm(Algorithm):
             critic_loss = critic_loss.masked_fill(nn.functional.pad(~info.regressed, (0, 0, 0, 1)), 0.0)
         target = mean_of(returns)
         if self.decision_price is not None:
-            temperature_losses = {**temperature_losses, "price": self.decision_price.loss().expand_as(info.actor_loss)}
             own = {**(own or {}), "decision/price": self.decision_price()}
+            if self.decision_price.target_rate is not None:
+                temperature_losses = {**temperature_losses, "price": self.decision_price.loss().expand_as(info.actor_loss)}
         if (beyond := getattr(self.critics, "beyond", None)) is not None:
             own = {**(own or {}), "critic/beyond": self.mean_acted(experience, beyond(returns))}
         actor_loss = info.actor_loss

@@ -75,5 +75,6 @@ class DecisionPrice(nn.Module):
             self.rate.mul_(kept).add_((1 - kept) * decisions / env_steps)
 
     def loss(self) -> torch.Tensor:
-        """Returns the loss of log c, a scalar; 0 if it is not learnt."""
-        return torch.zeros_like(self.fixed) if self.target_rate is None else self.log_price * (self.target_rate - self.rate)
+        """Returns the loss of log c, a scalar. With a target rate only."""
+        assert self.target_rate is not None
+        return self.log_price * (self.target_rate - self.rate)

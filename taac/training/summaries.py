@@ -45,7 +45,7 @@ TAGS: dict[str, str] = {
     "policy/alpha": "temperature of the actor",
     "policy/log_std": "of the actor's outputs before tanh, mean over frames except LAST and over dimensions",
     "loss/temperature_{name}": "log_alpha (H - H_target) of a temperature (alpha instead of log_alpha if it is tuned directly), "
-    "or log_price (rho steps - decisions) of a decision's learnt price, mean over frames except LAST",
+    "or log_price (rho - rate) of a decision's learnt price, mean over frames except LAST",
     "learning_rate/{group}": "learning rate of a group of parameters, at the summary",
     "gradient/total": "norm of the last update's gradient over all the algorithm's parameters, before clipping",
     "beta/switch_probability": "beta_1, mean over frames except LAST; for SDAR, fraction of the dimensions that act, mean over "

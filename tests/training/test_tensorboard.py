@@ -30,7 +30,7 @@ OWN = {
     "compare": {"beta/reach_through"},
     "skip": {"loss/skip", "skip/observed"},
     "choice": {"choice/entropy", "choice/alpha", "loss/temperature_choice"},
-    "price": {"decision/price", "loss/temperature_price"},
+    "price": {"decision/price"},
     "gate": {"loss/gate", "loss/slow_critic", "loss/slow_actor", "critic/slow_q"},
 }
 EXPECTED_OWN = {
