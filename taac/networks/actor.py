@@ -87,7 +87,8 @@ class ActorNetwork(HeadNetwork):
         input_size, hidden_layers, initial_weights, head_init_range, head_bias_init_range, activation, body: see `HeadNetwork`.
 
     Raises:
-        TaacError: `log_std_min` not below `log_std_max`; both `smooth_log_std` and `gsde_log_std`; errors of `HeadNetwork`.
+        TaacError: `log_std_min` not below `log_std_max`; `gsde_log_std` outside of these, or with `smooth_log_std`; errors of
+            `HeadNetwork`.
 
     Source of gSDE: Raffin, Kober and Stulp, Smooth Exploration for Robotic Reinforcement Learning (arXiv:2005.05719), equation 7.
     """
@@ -109,6 +110,8 @@ class ActorNetwork(HeadNetwork):
     ):
         if smooth_log_std and gsde_log_std is not None:
             raise TaacError("ActorNetwork: smooth_log_std has no effect with gsde_log_std; remove one of them")
+        if gsde_log_std is not None and not log_std_min <= gsde_log_std <= log_std_max:
+            raise TaacError(f"ActorNetwork.gsde_log_std must be in [{log_std_min}, {log_std_max}], or None, got {gsde_log_std}")
         if log_std_min >= log_std_max:
             raise TaacError(f"ActorNetwork: log_std_min {log_std_min} must be below log_std_max {log_std_max}")
         outputs = action_size if gsde_log_std is not None else 2 * action_size

@@ -17,6 +17,7 @@ from taac.data_structures import StepType, TimeStep
 from taac.errors import TaacError
 from taac.machine.compiled import CompiledFunction
 from taac.networks import ActorNetwork
+from taac.networks.bodies import MlpBody
 from tests.environments.team import TEAM
 from tests.learning.test_compiled_update import traced_only  # noqa: F401
 from tests.methods import METHODS, fitting
@@ -183,13 +184,20 @@ def test_gsde_is_a_random_linear_function_of_the_last_hidden_layer():
         assert step.output[b].item() == pytest.approx(math.tanh(mean[b].item() + noise), abs=1e-4)
 
 
-def test_the_gradient_of_gsdes_deviations_reaches_sigma_and_the_hidden_layers():
-    actor = ActorNetwork(3, 2, (5,), gsde_log_std=-1.0)
-    actor(torch.randn(4, 3))[1].sum().backward()
-    assert (actor.noise_log_std.grad != 0).any() and (actor.hidden[0].weight.grad != 0).any()
-    assert actor.head.weight.grad is None
+@pytest.mark.parametrize("body", [None, lambda i, n: MlpBody(i, n, hidden_layers=(5,))], ids=["layers", "body"])
+def test_the_gradient_of_gsdes_deviations_reaches_sigma_and_the_hidden_layers(body):
+    actor = ActorNetwork(3, 2, (5,), gsde_log_std=-1.0, body=body)
+    actor(torch.randn(4, 6, 3))[1].sum().backward()
+    assert (actor.noise_log_std.grad != 0).any() and all((p.grad != 0).any() for p in actor.hidden.parameters())
+    assert all(p.grad is None for p in actor.head.parameters())
+
+
+def test_settings_of_gsde_out_of_range_are_refused():
     with pytest.raises(TaacError, match="smooth_log_std has no effect with gsde_log_std"):
         ActorNetwork(3, 2, smooth_log_std=True, gsde_log_std=-3.0)
+    for wrong in (math.nan, 3.0):
+        with pytest.raises(TaacError, match=rf"gsde_log_std must be in \[-20.0, 2.0\], or None, got {wrong}"):
+            ActorNetwork(3, 2, gsde_log_std=wrong)
 
 
 @pytest.mark.parametrize("method", ["taac", "sdar"])
