@@ -162,8 +162,12 @@ def tests(options: argparse.Namespace) -> str:
         import xdist  # noqa: F401
 
         command += ["-n", str(min(4, os.cpu_count() or 1)), "-p", "no:benchmark"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=options.limit, check=False, cwd=common.ROOT)
-    return f"```text\n{(done.stdout + done.stderr)[-9000:].strip()}\n```"
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=options.limit, check=False, cwd=common.ROOT)
+        told = done.stdout + done.stderr
+    except subprocess.TimeoutExpired as error:
+        told = f"{(error.stdout or b'').decode()}\nnot done after {options.limit} s"
+    return f"```text\n{told[-9000:].strip()}\n```"
 
 
 def training(options: argparse.Namespace) -> str:

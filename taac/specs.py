@@ -73,6 +73,11 @@ def bounded(shape: tuple[int, ...], minimum: float, maximum: float, dtype: torch
     return TensorSpec(shape, dtype, np.full(shape, minimum), np.full(shape, maximum))
 
 
+def is_picture(x: TensorSpec | torch.Tensor) -> bool:
+    """Returns whether a spec, or a tensor without batch, is a picture of bytes `[H, W, C]`."""
+    return x.dtype == torch.uint8 and len(x.shape) == 3
+
+
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
     """The spec of a tensor whose first dimension is a batch."""
     return TensorSpec(tuple(tensor.shape[1:]), tensor.dtype)

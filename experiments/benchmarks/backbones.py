@@ -14,8 +14,8 @@ from experiments.benchmarks import common
 from experiments.benchmarks.common import OURS, PEERS, Contender, ratio_goal
 from experiments.benchmarks.contenders import ON_S_ALONE
 
-# File, what makes widths and numbers equal, and SBX's name of the same, with its policy.
-BACKBONES: dict[str, tuple[str, list[str], tuple[str, str] | None]] = {
+# File, what makes widths and numbers equal, and SBX's name of the same, with its policy and what makes it the same.
+BACKBONES: dict[str, tuple[str, list[str], tuple[Any, ...] | None]] = {
     "plain": ("", [], ("SAC", "MlpPolicy")),
     "layer norm": ("layer_norm", [], None),
     "categorical": ("categorical", [], None),
@@ -23,7 +23,14 @@ BACKBONES: dict[str, tuple[str, list[str], tuple[str, str] | None]] = {
         "tqc", ["CriticEnsemble.hidden_layers = (256, 256)", "CriticEnsemble.num_critics = 2"], ("TQC", "MlpPolicy"),
     ),
     "CrossQ": ("crossq", ["critic/MlpBody.hidden_layers = (256, 256)"], ("CrossQ", "MlpPolicy")),
-    "SimBa": ("simba", ["critic/SimbaBody.width = 256"], ("SAC", "SimbaPolicy")),
+    "SimBa": (
+        "simba", ["actor/SimbaBody.blocks = 2", "critic/SimbaBody.width = 256", "actor/SimbaBody.width = 256"],
+        ("SAC", "SimbaPolicy"),
+    ),
+    "DroQ, an actor's update every 20": (
+        "droq", ["UpdateRatio.updates_per_env_step = 1"],
+        ("SAC", "MlpPolicy", {"policy_kwargs": {"dropout_rate": 0.01, "layer_norm": True}, "policy_delay": 20}),
+    ),
     "Flash, small": ("flash_small", [], None),
     "XQC, 256": (
         "xqc", ["critic/MlpBody.hidden_layers = (256, 256, 256, 256)", "UpdateRatio.updates_per_env_step = 1"], None,
@@ -49,9 +56,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             row["files"] = [f"gin/backbones/{file}.gin"] if file else []
             contenders.append(Contender(f"{method.upper()}, {name}", OURS, {**sent, **row}))
         if theirs is not None:
-            algorithm, policy = theirs
-            label = f"SBX, {algorithm}, {policy}"
-            contenders.append(Contender(label, PEERS, {**sent, "peer": "sbx", "algorithm": algorithm, "policy": policy}))
+            algorithm, policy, *same = theirs
+            label = f"SBX, {algorithm}, {policy}{', as DroQ' if same else ''}"
+            asked = {**sent, "peer": "sbx", "algorithm": algorithm, "policy": policy, "settings": same[0] if same else {}}
+            contenders.append(Contender(label, PEERS, asked))
             pairs.append((f"SAC, {name}", label))
     rates, _, problems = common.interleaved(contenders, options)
     figures = common.rate_figures(contenders, rates, problems, "updates/s")

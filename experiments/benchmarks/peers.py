@@ -34,8 +34,10 @@ def build(options: dict[str, Any], env: Any = None, **settings: Any) -> Any:
         env = options.get("env", "HalfCheetah-v5")
         if env == "Free-v0":
             from experiments.benchmarks import toy  # noqa: F401 (registers it)
-    policy, sizes = options.get("policy", "MlpPolicy"), {"net_arch": [256, 256]}
-    return algorithm(policy, env, device="cpu", seed=0, policy_kwargs=sizes, verbose=0, **settings)
+    own = dict(options.get("settings", {}))
+    kwargs = {"net_arch": [256, 256], **own.pop("policy_kwargs", {})}
+    policy = options.get("policy", "MlpPolicy")
+    return algorithm(policy, env, device="cpu", seed=0, policy_kwargs=kwargs, verbose=0, **own, **settings)
 
 
 def finish(options: dict[str, Any], model: Any) -> Callable[[], Any]:

@@ -21,7 +21,7 @@ CLONING = ("Cloning.pretraining_updates = 40", "Cloning.decay_updates = 100")
 PRICED = ("TaacAlgorithm.target_decision_rate = 0.2", "TaacAlgorithm.switch_threshold = 0.7")
 RISING = ("TempoRLAlgorithm.decision_price = @LinearSchedule()", "LinearSchedule.start = 0.0", "LinearSchedule.end = 1.0",
           "LinearSchedule.env_steps = 400")  # fmt: skip
-DELAYED = ("create_environment.wrappers = (@ActionDelay, @ObservationDelay)", "ActionDelay.steps = (0, 3)",
+DELAYED = ("create_environment.wrappers = (@ObservationDelay, @ActionDelay)", "ActionDelay.steps = (0, 3)",
            "ActionDelay.observe_pending = True", "ObservationDelay.steps = 1")  # fmt: skip
 PINK = ("create_collector.explorer = @ColoredNoise()", "ColoredNoise.length = 150")
 RELATED = ("create_collector.explorer = @AutoregressiveNoise()", "ActorCriticAlgorithm.actor_regularizers = (@L2C2,)")

@@ -25,14 +25,16 @@ TEMPORL = "experiments/sparing/temporl_td3.gin"
 def comparisons(tasks: Iterable[str] = STEPS, seeds: int = SEEDS) -> Iterator[list[str]]:
     """Yields what `taac compare` is given for each task and method."""
     for task in tasks:
-        noise = ["--set", "exploration_noise=0.3"] if task == "MountainCarContinuous-v0" else []
+        far = task == "MountainCarContinuous-v0"
+        noise = ["--set", "exploration_noise=0.3"] if far else []
+        coin = ["--set", "skip_epsilon=0.3"] if far else []  # TempoRL's program has one number for both
         budget = ["--num_env_steps", str(STEPS[task]), "--set", f"evaluation_interval={INTERVAL}", "--seeds", str(seeds)]
         skips, published = SKIPS[task], "gin/tla/published.gin"
         sizes = {"action_repeat": skips, "segment_length": skips + 1, "batch_size": round(256 / skips)}  # 256 transitions
         for method, file, more in (
             ("td3", published, noise),
             ("tla", f"gin/tla/{task}.gin", []),  # with the same noise there
-            (TEMPORL, published, [*noise, *(word for name, n in sizes.items() for word in ("--set", f"{name}={n}"))]),
+            (TEMPORL, published, [*noise, *coin, *(word for name, n in sizes.items() for word in ("--set", f"{name}={n}"))]),
         ):
             yield ["--tasks", task, "--methods", method, "--gin_file", file, *budget, *more]
 

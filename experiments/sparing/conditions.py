@@ -30,7 +30,7 @@ def wanted(root: Path) -> Iterator[dict[str, Any]]:
         if r.status == "finished" and not r.problems:
             run = {"folder": root / r.folder, "task": r.task, "method": r.method, "seed": r.seed}
             yield from ({**run, "threshold": "", "delay": delay} for delay in DELAYS)
-            if r.method == "taac":
+            if r.method.startswith("taac"):
                 yield from ({**run, "threshold": threshold, "delay": 0} for threshold in THRESHOLDS)
 
 

@@ -46,7 +46,7 @@ class TrainInfo(NamedTuple):
     mean: torch.Tensor | None = None  # [T or T-1, B, A], of the policy, before tanh, detached
     log_std: torch.Tensor | None = None  # same shape, detached
     beta: torch.Tensor | None = None  # [T, B, 2], of TAAC's switch, detached
-    advantage: torch.Tensor | None = None  # [T, B], q_1 - q_0, before clipping, detached
+    advantage: torch.Tensor | None = None  # [T, B], q_1 - c - q_0, before clipping, detached
     switch: torch.Tensor | None = None  # [T, B] bool, b | b~, with b~ newly sampled
     features: torch.Tensor | None = None  # [T, B, F], encoded observations, detached
     regressed: torch.Tensor | None = None  # [T-1, B] bool, where the critics learn; None: everywhere
@@ -252,8 +252,10 @@ class ActorCriticAlgorithm(Algorithm):
         """Returns what targets bootstrap from, of predictions `[N, ...]`: values `[...(, D)]`, or distributions `[..., M]`."""
         combination = self.combine_critics
         if self.target_subset is not None:
-            drawn = torch.randperm(len(prediction), device=prediction.device)[: self.target_subset]
-            prediction, combination = prediction.index_select(0, drawn), "min"
+            combination = "min"
+            if self.target_subset < len(prediction):  # inductor cannot compile a draw of all
+                drawn = torch.randperm(len(prediction), device=prediction.device)[: self.target_subset]
+                prediction = prediction.index_select(0, drawn)
         own: Any = getattr(critics, "distribution", None)
         if own is None:
             return self.over_critics(self.value_of(critics, prediction), combination)

@@ -21,7 +21,7 @@ from taac.machine.compiled import CompiledFunction, check_compiler
 from taac.machine.ranks import Ranks
 from taac.networks import ObservationNormalizer, RewardNormalizer, RewardScaler
 from taac.ops.pictures import random_shift
-from taac.specs import observed
+from taac.specs import is_picture, observed
 
 Role = Literal["learn", "collect", "act", "value"]
 Policy = Callable[..., AlgStep]  # of a time step and a state
@@ -234,7 +234,7 @@ class Agent(nn.Module):
 
     def _shifted(self, x: torch.Tensor) -> torch.Tensor:
         """Returns pictures `[T, B, H, W, C]` of bytes randomly shifted, and all else as it is."""
-        return random_shift(x, self.random_shift) if x.dtype == torch.uint8 and x.dim() == 5 else x
+        return random_shift(x, self.random_shift) if is_picture(x[0, 0]) else x
 
     @staticmethod
     def shown_to_signals(time_step: TimeStep) -> TimeStep:

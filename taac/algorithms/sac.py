@@ -213,8 +213,11 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         target = self.targets(experience, info)  # of the critics, equation 5
-        temperature_losses = {"action": self.temperature.loss(-info.log_pi)}  # equation 18
-        return self.loss_info(experience, info, target, self.temperature, temperature_losses)
+        return self.loss_info(experience, info, target, self.temperature, self.temperature_losses(info))
+
+    def temperature_losses(self, info: TrainInfo) -> dict[str, torch.Tensor]:
+        """Returns the temperatures' losses by name, of the shape of `info.actor_loss`; equation 18."""
+        return {"action": self.temperature.loss(-info.log_pi)}
 
     def proposal(self, observation: Nest, experience: Experience) -> torch.Tensor:
         return torch.tanh(self.actor(self.actor_features(observation))[0])

@@ -21,6 +21,7 @@ from taac.algorithms.td_losses import OneStepTDLoss
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import PrefixCritics
+from taac.networks.layers import evaluating
 from taac.ops import distributions, value_distributions, value_ops
 from taac.ops.value_distributions import PrefixTargets, ValueDistribution, mean_of
 from taac.ops.value_ops import Bootstrap
@@ -48,9 +49,10 @@ class Windows(NamedTuple):
 class SacChunkAlgorithm(SacAlgorithm):
     """SAC whose actions are chunks of h: critics `Q_i(s, a_1..a_h)`, an actor of h actions, executed without looking again.
 
-    A segment of h+1 frames is one transition. Its target is unbiased, because all its actions are the critics' input:
+    A segment of h+1 frames is one transition. Its target needs no correction, because all its actions are the critics' input:
     `y = sum_{i<h} gamma^i r_{t+i+1} + gamma^h (min_i Q'_i(s_{t+h}, A') - alpha log pi(A'|s_{t+h}))`, with a new chunk A' of the
-    policy.
+    policy. If the environment is random and segments begin inside chunks, or are demonstrations, later actions may answer to
+    what happened by chance, and the value of executing them blindly is estimated with a bias.
 
     An episode that ends after k < h actions ends the sum there; the other actions are masked, and the critics see how many there
     are. `PrefixCritics` learn the targets of all prefixes a_1..a_k at once. As in the source, but not here by default: the mean
@@ -143,7 +145,8 @@ class SacChunkAlgorithm(SacAlgorithm):
         assert self.best_of is not None
         samples = distributions.squashed_normal_action(*(x.expand(self.best_of, *x.shape) for x in (mean, log_std)))
         seen = features.expand(self.best_of, *features.shape)
-        value = self.least_value(self.q_values(critics, seen, *self.action_parts(samples)))
+        with evaluating(critics):
+            value = self.least_value(self.q_values(critics, seen, *self.action_parts(samples)))
         return samples.take_along_dim(value.argmax(0, keepdim=True).unsqueeze(-1), 0).squeeze(0)
 
     def action_values(self, time_step: TimeStep, state: ChunkState, step: AlgStep) -> tuple[torch.Tensor, Nest]:
@@ -225,6 +228,15 @@ class SacChunkAlgorithm(SacAlgorithm):
         if learns_policy() and (self.cloning_weight or self.best_of is not None):
             info = info._replace(actor_loss=self._imitating(windows, info))
         return super().calc_loss(windows.experience, info)
+
+    def temperature_losses(self, info: TrainInfo) -> dict[str, torch.Tensor]:
+        return super().temperature_losses(info) if self.best_of is None else {}  # nothing there has a temperature
+
+    def detail(self, experience: Experience, info: TrainInfo, target: torch.Tensor) -> dict[str, torch.Tensor]:
+        found = super().detail(experience, info, target)
+        if self.learns_prefixes:
+            del found["value"]  # that of every frame is in the targets
+        return {**found, "action": found["action"][..., : self.action_size]}  # without the count
 
     def _imitating(self, windows: Windows, info: TrainInfo) -> torch.Tensor:
         """Returns the actor's loss `[2 or 1, B]` with `- log pi(A|s)` of whole replayed chunks, or that loss alone."""

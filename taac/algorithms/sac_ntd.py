@@ -17,6 +17,7 @@ from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.td_losses import BaseTDLoss, RetraceTDLoss
 from taac.data_structures import AlgStep, Experience, Nest, TimeStep
 from taac.errors import TaacError
+from taac.networks.batch_statistics import has_batch_statistics
 from taac.ops import distributions
 from taac.ops.value_distributions import mean_of
 
@@ -39,7 +40,7 @@ class SacNtdAlgorithm(SacAlgorithm):
         sac_arguments: arguments of `SacAlgorithm`; bind them there in gin. `td_loss` must be a `RetraceTDLoss`.
 
     Raises:
-        TaacError: errors of `SacAlgorithm`; a TD loss that is not `RetraceTDLoss`.
+        TaacError: errors of `SacAlgorithm`; a TD loss that is not `RetraceTDLoss`; batch normalisation.
     """
 
     td_loss: RetraceTDLoss
@@ -51,6 +52,11 @@ class SacNtdAlgorithm(SacAlgorithm):
         super().__init__(observation_spec, action_spec, **sac_arguments)
         if not isinstance(self.td_loss, RetraceTDLoss):
             raise TaacError(f"SacNtdAlgorithm.td_loss must be @RetraceTDLoss(), got {type(self.td_loss).__name__}")
+        if has_batch_statistics(self):
+            raise TaacError(
+                "SacNtdAlgorithm cannot use BatchNorm: Retrace compares values and probabilities, which statistics of a batch "
+                "would normalise differently: bind another body"
+            )
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:  # type: ignore[override]

@@ -139,6 +139,11 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             raise TaacError(f"TaacAlgorithm.randomize_first_state_tau draws no {type(trajectory).__name__}: remove it")
         self.randomize_first_state_tau = randomize_first_state_tau
         self.exact_compare_through = exact_compare_through
+        if exact_compare_through and not isinstance(self.td_loss, TAACTDLoss):
+            raise TaacError(
+                "exact_compare_through is of returns that go on where b~ repeats, @TAACTDLoss(), but this td_loss is "
+                f"{type(self.td_loss).__name__}: remove it"
+            )
         self.set_switch_threshold(switch_threshold)
         limits = {"the trajectory's length": getattr(trajectory, "length", None), "max_repeat_steps": max_repeat_steps}
         longest = min(((steps, name) for name, steps in limits.items() if steps is not None), default=(None, ""))
@@ -212,7 +217,9 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         return state._replace(tau=nest.where(time_step.is_first(), drawn, state.tau))
 
     def action_values(self, time_step: TimeStep, state: TaacState, step: AlgStep) -> tuple[torch.Tensor, Nest]:
-        """Returns `min_i Q_i(s, tau)` `[B]`, and those of continuing and of the greedy new trajectory, `(q_0, q_1)` `[B, 2]`.
+        """Returns `min_i Q_i(s, tau)` `[B]`, and what the switch compares, `[B, 2]`.
+
+        That is q_0 of continuing, and q_1 of the greedy new trajectory less the price of a decision.
 
         tau is the trajectory that begins with the action after the previous one, or the previous one advanced where `decided`
         is False.
@@ -224,7 +231,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         tau = nest.where(step.decided, nest.where(own, step.state.tau, started), old)
         new = self.trajectory.start(torch.tanh(step.policy[0]), state.tau)
         q, q_0, q_1 = (self.weighted(self._min_q(self.critics, features, each)) for each in (tau, old, new))
-        return q, torch.stack([q_0, q_1], dim=-1)
+        return q, torch.stack([q_0, self.net_of_price(q_1)], dim=-1)
 
     def _beta_1(self, features: torch.Tensor, embedded: torch.Tensor, state: TaacState, a_hat: torch.Tensor) -> torch.Tensor:
         beta_1 = self.switching_probability(features, embedded, state.tau, a_hat, state.switch_state)

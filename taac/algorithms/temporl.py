@@ -160,7 +160,7 @@ class Skips(ActorCriticAlgorithm):
         assert info.features is not None
         with gathering(self.skip_critic, ~experience.time_step.is_last()[:-1]):
             predicted = self.skip_critic(info.features[:-1], experience.time_step.prev_action[1:])
-        value, bonus = self.priced(mean_of(info.value), info.bonus, 1.0)
+        value, bonus = self.priced(info.value, info.bonus, 1.0)
         own = SkipValues(predicted, info.bonus)
         return info._replace(value=value, bonus=bonus, own=own)
 

@@ -132,8 +132,8 @@ def first_update(agent: Agent, spec: Nest, segment_length: int) -> tuple[list[st
 
 
 def _blank_segments(spec: Nest, length: int, device: torch.device) -> Experience:
-    """Returns blank segments `[T, B, ...]` from the middle of an episode."""
-    found: Experience = specs.blank(spec, length, 2, device=device)
+    """Returns blank segments `[T, B, ...]` from the middle of an episode. B is no usual number of parts of a reward."""
+    found: Experience = specs.blank(spec, length, 7, device=device)
     time_step = found.time_step
     return found._replace(
         time_step=time_step._replace(

@@ -26,13 +26,14 @@ from taac.machine.ranks import ALONE, Ranks
 _MOST_REPEATS = 2**15 - 1  # of `TimeStep.duration`
 
 
-@gin.configurable(denylist=["recorded", "ranks", "elsewhere", "outer_wrappers"])
+@gin.configurable(denylist=["recorded", "ranks", "elsewhere", "evaluating", "outer_wrappers"])
 def create_environment(
     env_name: str = gin.REQUIRED,
     num_envs: int = 1,
     asynchronous: bool = False,
     max_episode_steps: int | None = None,
     wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (),
+    evaluation_wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     render_mode: str | None = None,
     action_repeat: int = 1,
@@ -48,6 +49,7 @@ def create_environment(
     recorded: bool = False,
     ranks: Ranks = ALONE,
     elsewhere: bool = False,
+    evaluating: bool = False,
     outer_wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (),
 ) -> VectorEnvironment:
     """Creates `num_envs` copies of a registered Gymnasium environment.
@@ -63,6 +65,8 @@ def create_environment(
             stays, so that it may not be below this.
         wrappers: called with each environment, the first innermost. A wrapper that keeps state across episodes loses it at
             every evaluation and when a run is resumed, so the resumed run may differ.
+        evaluation_wrappers: in their place wherever an agent is evaluated or played, such as `(@ActionDelay,)`, for a delay that
+            training lacks, or `()`, for one that it alone has. The spaces must stay the same. None: `wrappers`.
         env_kwargs: passed to `gymnasium.make`.
         render_mode: passed to `gymnasium.make`. Without a screen, see `offscreen.prepare`.
         action_repeat: number of environment steps for which each action is repeated (a frame skip), up to 32,767.
@@ -91,6 +95,7 @@ def create_environment(
         recorded: whether steps can be read with `VectorEnvironment.pop_steps`, and filmed.
         elsewhere: describes environments that other processes create: all attributes are those of `num_envs` environments, but
             there are none to step. One is created to read its spaces, and closed.
+        evaluating: whether they are for evaluations, and so have `evaluation_wrappers`.
         outer_wrappers: called after `wrappers`.
 
     Raises:
@@ -110,6 +115,8 @@ def create_environment(
             raise TaacError(f"create_environment.{name} must be {expected}, got {given}")
     info = _checked_names((info,) if isinstance(info, str) else tuple(info))
     num_envs = ranks.share("create_environment.num_envs", num_envs)
+    if evaluating and evaluation_wrappers is not None:
+        wrappers = evaluation_wrappers
     kwargs, wrappers = dict(env_kwargs or {}), (*wrappers, *outer_wrappers)
     repeats = action_repeat > 1 or bool(action_repeat_chosen)
     if engine == "envpool":

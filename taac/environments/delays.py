@@ -20,6 +20,9 @@ Steps = int | Sequence[int]
 class _Delay(gymnasium.Wrapper):
     """Draws the delay of each episode, and keeps the actions that have not taken effect, or are not seen to have."""
 
+    part: str  # of observations, with those actions
+    delay_part: str  # of observations, with a drawn delay
+
     def __init__(self, env: gymnasium.Env, steps: Steps, observe_pending: bool):
         super().__init__(env)
         name = type(self).__name__
@@ -38,7 +41,10 @@ class _Delay(gymnasium.Wrapper):
             box = env.action_space
             shape = (self._most, *box.shape)
             pending = spaces.Box(np.broadcast_to(box.low, shape), np.broadcast_to(box.high, shape), dtype=box.dtype)
-            self.observation_space = single.space_with(env.observation_space, "pending_actions", pending)
+            self.observation_space = single.space_with(env.observation_space, self.part, pending)
+            if self._least < self._most:
+                drawn = spaces.Box(self._least, self._most, (1,), np.float32)
+                self.observation_space = single.space_with(self.observation_space, self.delay_part, drawn)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
@@ -60,7 +66,8 @@ class _Delay(gymnasium.Wrapper):
         if not self._observe_pending:
             return observation
         pending = np.stack([*[self._rest] * (self._most - self._steps), *self._pending])
-        return single.observation_with(self.env.observation_space, observation, "pending_actions", pending)
+        shown = single.observation_with(self.env.observation_space, observation, self.part, pending)
+        return shown if self._least == self._most else {**shown, self.delay_part: np.array([self._steps], np.float32)}
 
 
 @gin.configurable
@@ -71,14 +78,16 @@ class ActionDelay(_Delay):
         env: an environment with a Box of actions.
         steps: d, or `(least, most)`, from which each episode draws one.
         observe_pending: adds the actions that were decided and not yet done, oldest first, as the part `pending_actions`
-            `[most, ...]` of a Dict observation. Where d is below `most`, the first are the middle of the space. They make the
-            process Markov again.
+            `[most, ...]` of a Dict observation. Where d is below `most`, the first are the middle of the space. A drawn d is the
+            part `action_delay` `[1]`. They make the process Markov again.
 
     Raises:
-        TaacError: another action space, or steps that are no such integers.
+        TaacError: another action space; steps that are no such integers; observations that have these parts already.
 
     Source: Katsikopoulos and Engelbrecht, Markov decision processes with delays and asynchronous cost collection (2003).
     """
+
+    part, delay_part = "pending_actions", "action_delay"
 
     def __init__(self, env: gymnasium.Env, steps: Steps = 1, observe_pending: bool = False):
         super().__init__(env, steps, observe_pending)
@@ -95,16 +104,23 @@ class ObservationDelay(_Delay):
     Args:
         env: an environment with a Box of actions.
         steps: d, or `(least, most)`, from which each episode draws one.
-        observe_pending: adds the actions that were done since the observation, oldest first, as the part `pending_actions`
-            `[most, ...]` of a Dict observation; see `ActionDelay`.
+        observe_pending: adds the actions that were done since the observation, oldest first, as the part `unseen_actions`
+            `[most, ...]` of a Dict observation, and a drawn d as `observation_delay`; see `ActionDelay`.
 
     Raises:
-        TaacError: another action space, or steps that are no such integers.
+        TaacError: as `ActionDelay`; an `ActionDelay` inside shows its actions, which would be seen late.
 
     Source: Katsikopoulos and Engelbrecht, Markov decision processes with delays and asynchronous cost collection (2003).
     """
 
+    part, delay_part = "unseen_actions", "observation_delay"
+
     def __init__(self, env: gymnasium.Env, steps: Steps = 1, observe_pending: bool = False):
+        if isinstance(env.observation_space, spaces.Dict) and ActionDelay.part in env.observation_space.spaces:
+            raise TaacError(
+                "ObservationDelay would show the pending actions of ActionDelay late: name it first, "
+                "create_environment.wrappers = (@ObservationDelay, @ActionDelay)"
+            )
         super().__init__(env, steps, observe_pending)
 
     def compute_reward(self, *goals: Any) -> Any:

@@ -17,8 +17,8 @@ _LUMA = np.array([0.299, 0.587, 0.114])  # of ITU-R BT.601, as Pillow and OpenCV
 
 
 def is_picture(space: spaces.Space) -> bool:
-    """Returns whether a space is a picture of bytes, `[H, W]` or `[H, W, C]`."""
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
+    """Returns whether a space is a picture of bytes or bools, `[H, W]` or `[H, W, C]`."""
+    return isinstance(space, spaces.Box) and space.dtype in (np.uint8, np.bool_) and len(space.shape) in (2, 3)
 
 
 def map_pictures(space: spaces.Space, value: Any, change: Callable[[Any], Any]) -> Any:
@@ -31,7 +31,7 @@ def map_pictures(space: spaces.Space, value: Any, change: Callable[[Any], Any]) 
 
 
 def map_picture_spaces(space: spaces.Space, user: str, change: Callable[[np.ndarray], np.ndarray]) -> spaces.Space:
-    """Returns the space of changed pictures. Raises TaacError if the space has none."""
+    """Returns the space of changed pictures, all of bytes. Raises TaacError if the space has none."""
     changed = 0
 
     def of(part: spaces.Space) -> spaces.Space:
@@ -43,11 +43,12 @@ def map_picture_spaces(space: spaces.Space, user: str, change: Callable[[np.ndar
         if not is_picture(part):
             return part
         changed += 1
-        return spaces.Box(change(part.low), change(part.high), dtype=np.uint8)
+        low, high = (change(bound.astype(np.uint8)) for bound in (part.low, part.high))
+        return spaces.Box(low, high, dtype=np.uint8)
 
     made = of(space)
     if not changed:
-        raise TaacError(f"{user} needs pictures, Boxes of uint8 with 2 or 3 dimensions; the observation space is {space}")
+        raise TaacError(f"{user} needs pictures, Boxes of uint8 or bool with 2 or 3 dimensions; the observation space is {space}")
     return made
 
 
@@ -75,13 +76,13 @@ class Pictures(gymnasium.ObservationWrapper):
 
     def _picture(self, picture: np.ndarray) -> np.ndarray:
         if picture.ndim == 2:
-            return picture[..., None]
+            return picture[..., None].astype(np.uint8)
         first, *others = picture.shape
         if first <= 4 and first < min(others):
             picture = np.moveaxis(picture, 0, -1)
         if self._grayscale and picture.shape[-1] == 3:
             return np.round(picture @ _LUMA)[..., None].astype(np.uint8)
-        return np.ascontiguousarray(picture)
+        return np.ascontiguousarray(picture, np.uint8)
 
 
 class FrameStack(gymnasium.Wrapper):
@@ -119,7 +120,7 @@ class FrameStack(gymnasium.Wrapper):
     def _kept(self, observation: Any) -> list[np.ndarray]:
         """Returns copies of the pictures in their order: an environment may write over its arrays."""
         found: list[np.ndarray] = []
-        map_pictures(self.env.observation_space, observation, lambda picture: found.append(np.array(picture)))
+        map_pictures(self.env.observation_space, observation, lambda picture: found.append(np.array(picture, np.uint8)))
         return found
 
     def _stacked(self, observation: Any) -> Any:

@@ -248,8 +248,14 @@ def make_in_worker(
 
 
 def space_with(space: spaces.Space, name: str, part: spaces.Space) -> spaces.Dict:
-    """Returns the Dict space of observations with one more part; those of another space become the part `observation`."""
+    """Returns the Dict space of observations with one more part; those of another space become the part `observation`.
+
+    Raises:
+        TaacError: there is a part of that name.
+    """
     parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"observation": space}
+    if name in parts:
+        raise TaacError(f"observations already have a part '{name}', which a wrapper would replace: remove either wrapper")
     return spaces.Dict({**parts, name: part})
 
 
@@ -336,7 +342,10 @@ class EpisodeInfo(gymnasium.Wrapper):
         observation, reward, terminated, truncated, info = self.env.step(action)
         for (key, _), found in zip(self._names, self._found):
             if key in info:
-                found.append(float(info[key]))
+                try:
+                    found.append(float(info[key]))
+                except (TypeError, ValueError) as error:
+                    raise TaacError(f"create_environment.info: '{key}' is no number in the info: {info[key]!r:.99}") from error
         if terminated or truncated:
             if unknown := [key for (key, _), found in zip(self._names, self._found) if not found]:
                 has = ", ".join(sorted(map(str, info))) or "nothing"

@@ -8,7 +8,7 @@ from taac.networks.actor import (
     TrajectoryEmbedding,
 )
 from taac.networks.batch_statistics import BatchNorm
-from taac.networks.bodies import FlashBody, LayerNorm, MlpBody, SimbaBody, SimbaV2Body
+from taac.networks.bodies import FlashBody, LayerNorm, MlpBody, RMSNorm, SimbaBody, SimbaV2Body
 from taac.networks.critics import CriticEnsemble
 from taac.networks.encoders import ImageEncoder, LocalEncoder, ObservationEncoder
 from taac.networks.normalizers import ObservationNormalizer, RewardNormalizer, RewardScaler
@@ -34,6 +34,7 @@ __all__ = [
     "ObservationNormalizer",
     "PrefixCritics",
     "QuantileReturns",
+    "RMSNorm",
     "RecurrentEncoder",
     "RewardNormalizer",
     "RewardScaler",

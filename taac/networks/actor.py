@@ -12,7 +12,7 @@ import torch.nn as nn
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
-from taac.networks.layers import InitialWeights, Mlp, head_linear, in_full_precision, scaled_linear
+from taac.networks.layers import InitialWeights, Mlp, head_linear, in_full_precision, refuse_unused, scaled_linear
 
 
 class HeadNetwork(nn.Module):
@@ -29,10 +29,11 @@ class HeadNetwork(nn.Module):
         head_init_range, head_bias_init_range: if set, the head's weights, or biases, are uniform in [-w, w] instead.
         activation: called without arguments, once for each layer: `@ReLU`, `@ELU`, `@LeakyReLU`, `@Tanh`, `@GELU` or `@SiLU` of
             torch.nn, or one of your own.
-        body: makes hidden layers and head in place of all these, such as `@SimbaBody`; see `taac/networks/bodies.py`.
+        body: makes hidden layers and head, such as `@SimbaBody`; see `taac/networks/bodies.py`. It has settings of its own, in
+            place of all these.
 
     Raises:
-        TaacError: settings out of range; an activation that is already constructed.
+        TaacError: settings out of range, or without effect beside a body; an activation that is already constructed.
     """
 
     def __init__(
@@ -48,6 +49,8 @@ class HeadNetwork(nn.Module):
     ):
         super().__init__()
         self.has_body = body is not None
+        unused = {"head_init_range": head_init_range, "head_bias_init_range": head_bias_init_range}
+        refuse_unused(body, type(self).__name__, activation, unused)
         if body is not None:
             made: Any = body(input_size, 1)
             self.hidden, self.head, self.hidden_size = made, made.head(outputs), made.output_size

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import gin
 import torch
@@ -18,9 +18,16 @@ from torch.nn import functional
 
 from taac.errors import TaacError, refuse_below
 from taac.networks.batch_statistics import BatchNorm
-from taac.networks.layers import EnsembleLinear, activation_module, check_widths
+from taac.networks.layers import EnsembleLinear, activation_module, check_widths, truncated_normal_
 
 Norm = Callable[[int, int], nn.Module]  # called with networks and size
+
+
+def _as_flax(layer: EnsembleLinear, gain: float = 1.0) -> EnsembleLinear:
+    """Draws weights of variance `gain / inputs` from a normal truncated at two of its deviations; biases are 0."""
+    truncated_normal_(layer.weight, math.sqrt(gain / layer.weight.shape[1]))
+    nn.init.zeros_(layer.bias)
+    return layer
 
 
 class OrthogonalLinear(nn.Module):
@@ -67,13 +74,16 @@ class LayerNorm(nn.Module):
         return functional.layer_norm(x.float(), x.shape[-1:], eps=self.epsilon) * self.scale + self.bias
 
 
+@gin.configurable(denylist=["networks", "size", "unit"])
 class RMSNorm(nn.Module):
-    """`scale * x / sqrt(mean x^2 + epsilon)` of N networks, `[N, M, F]` (arXiv:1910.07467); its scale is kept at norm sqrt(F)."""
+    """`scale * x / sqrt(mean x^2 + epsilon)` of N networks, `[N, M, F]` (arXiv:1910.07467).
 
-    unit = True
+    `unit` keeps the scale at norm sqrt(F).
+    """
 
-    def __init__(self, networks: int, size: int, epsilon: float = 1e-6):
+    def __init__(self, networks: int, size: int, epsilon: float = 1e-6, unit: bool = False):
         super().__init__()
+        self.unit = unit
         self.epsilon, self.scale = epsilon, nn.Parameter(torch.ones(networks, 1, size))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -92,11 +102,13 @@ class MlpBody(nn.Module):
     Args:
         input_size, networks: I and N.
         hidden_layers: widths.
-        norm: makes the normalisation of a layer, such as `@LayerNorm` or `@BatchNorm`; None: none.
+        norm: makes the normalisation of a layer, such as `@LayerNorm`, `@RMSNorm` or `@BatchNorm`; None: none.
         norm_input: whether the input is normalised too.
         norm_last: False: linear, norm, activation. True: linear, activation, norm (CrossQ).
         unit_weights: keeps the weights of each unit, those of the head included, at norm 1, without biases but the head's (XQC).
         dropout: probability of dropping a number before its normalisation (DroQ). Target networks drop none.
+        initial_weights: without `unit_weights`: "torch", uniform weights and biases as `torch.nn.Linear` makes them; "lecun",
+            truncated normals of variance 1 / inputs and biases of 0, as flax makes them (CrossQ).
         activation: called without arguments, once for each layer.
 
     Raises:
@@ -116,23 +128,27 @@ class MlpBody(nn.Module):
         unit_weights: bool = False,
         dropout: float = 0.0,
         activation: Callable[..., nn.Module] = nn.ReLU,
+        initial_weights: Literal["torch", "lecun"] = "torch",
     ):
         super().__init__()
         check_widths(hidden_layers)
         if not 0 <= dropout < 1:
             raise TaacError(f"MlpBody.dropout must be in [0, 1), got {dropout}")
+        if initial_weights not in ("torch", "lecun") or (unit_weights and initial_weights != "torch"):
+            unused = ", which unit_weights leaves unused" if unit_weights else ""
+            raise TaacError(f"MlpBody.initial_weights must be 'torch' or 'lecun', got '{initial_weights}'{unused}")
+        self.networks, self.unit_weights, self._lecun = networks, unit_weights, initial_weights == "lecun"
         layers: list[nn.Module] = [norm(networks, input_size)] if norm is not None and norm_input else []
         for fan_in, fan_out in itertools.pairwise([input_size, *hidden_layers]):
             if unit_weights:
                 layers.append(OrthogonalLinear(networks, fan_in, fan_out, math.sqrt(2), unit=True))
             else:
-                layers.append(EnsembleLinear(networks, fan_in, fan_out))
+                layers.append(self._linear(EnsembleLinear(networks, fan_in, fan_out)))
             layers += [nn.Dropout(dropout)] if dropout else []
             after = [] if norm is None else [norm(networks, fan_out)]
             act = [activation_module(activation)]
             layers += act + after if norm_last else after + act
         self.layers = nn.Sequential(*layers)
-        self.networks, self.unit_weights = networks, unit_weights
         self.output_size = hidden_layers[-1] if hidden_layers else input_size
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -141,7 +157,10 @@ class MlpBody(nn.Module):
     def head(self, outputs: int) -> nn.Module:
         if self.unit_weights:
             return OrthogonalLinear(self.networks, self.output_size, outputs, bias=True, unit=True)
-        return EnsembleLinear(self.networks, self.output_size, outputs)
+        return self._linear(EnsembleLinear(self.networks, self.output_size, outputs))
+
+    def _linear(self, layer: EnsembleLinear) -> nn.Module:
+        return _as_flax(layer) if self._lecun else layer
 
 
 class _SimbaBlock(nn.Module):
@@ -150,8 +169,7 @@ class _SimbaBlock(nn.Module):
         self.norm = LayerNorm(networks, width, 1e-6)
         self.widen, self.narrow = EnsembleLinear(networks, width, 4 * width), EnsembleLinear(networks, 4 * width, width)
         for layer in (self.widen, self.narrow):
-            nn.init.trunc_normal_(layer.weight, std=math.sqrt(2 / layer.weight.shape[1]))
-            nn.init.zeros_(layer.bias)
+            _as_flax(layer, 2.0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.narrow(functional.relu(self.widen(self.norm(x))))
@@ -223,7 +241,7 @@ class FlashBody(nn.Module):
         self.norm_input = BatchNorm(networks, input_size, unit=True)
         self.embed = OrthogonalLinear(networks, input_size, width, unit=True)
         self.blocks = nn.Sequential(*(_FlashBlock(networks, width) for _ in range(blocks)))
-        self.norm = RMSNorm(networks, width)
+        self.norm = RMSNorm(networks, width, unit=True)
         self.networks, self.output_size = networks, width
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

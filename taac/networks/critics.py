@@ -20,6 +20,7 @@ from taac.networks.layers import (
     check_widths,
     in_full_precision,
     is_published,
+    refuse_unused,
 )
 
 
@@ -41,15 +42,15 @@ class CriticEnsemble(nn.Module):
             uniform in [-w, w], as `torch.nn.Linear` makes them.
         last_init_range, last_bias_init_range: if set, the last layer's weights, or biases, are uniform in +- this instead.
         activation: called without arguments; see `ActorNetwork`.
-        body: makes the hidden layers in place of `hidden_layers` and `activation`, such as `@SimbaBody`; see
-            `taac/networks/bodies.py`. It also makes the last layer, as its paper does.
+        body: makes the hidden layers, such as `@SimbaBody`, and the last one, as its paper does; see `taac/networks/bodies.py`.
+            It has settings of its own, in place of `hidden_layers`, `initial_weights`, ranges and `activation`.
         returns: what a critic predicts in place of a number, such as `@CategoricalReturns()`, a distribution of the return.
         share_hidden_layers: whether the parts of a reward share a critic's hidden layers. This costs 1/D of the work, but the
             part with the largest errors then dominates what these layers learn.
 
     Raises:
-        TaacError: settings out of range; an activation that is already constructed; `returns` with a vector reward, whose parts
-            would need a distribution together.
+        TaacError: settings out of range, or without effect beside a body; an activation that is already constructed; `returns`
+            with a vector reward, whose parts would need a distribution together.
     """
 
     body: Any
@@ -81,6 +82,7 @@ class CriticEnsemble(nn.Module):
             raise TaacError(f"CriticEnsemble.num_critics must be 1 or more, got {num_critics}")
         check_ranges(last_init_range or 0.0, last_bias_init_range or 0.0)
         check_widths(hidden_layers)
+        unused = {"last_init_range": last_init_range, "last_bias_init_range": last_bias_init_range}
         sizes = [input_size, *hidden_layers]
         bias_range = None
         if is_published(initial_weights):
@@ -89,6 +91,7 @@ class CriticEnsemble(nn.Module):
         last_bias_init_range = bias_range if last_bias_init_range is None else last_bias_init_range
         self.networks_each = 1 if share_hidden_layers else reward_dim or 1  # networks per critic
         networks = num_critics * self.networks_each
+        refuse_unused(body, "CriticEnsemble", activation, unused)
         self.body = body and body(input_size, networks)
         self.hidden = nn.ModuleList(
             EnsembleLinear(networks, fan_in, fan_out, bias_range=bias_range)

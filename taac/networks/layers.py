@@ -94,12 +94,17 @@ def scaled_linear(
     layer = nn.Linear(input_size, output_size)
     std = gain / math.sqrt(input_size)
     if distribution == "truncated_normal":
-        wide = std / _TRUNCATED_STD
-        nn.init.trunc_normal_(layer.weight, std=wide, a=-2 * wide, b=2 * wide)
+        truncated_normal_(layer.weight, std)
     else:
         nn.init.uniform_(layer.weight, -math.sqrt(3.0) * std, math.sqrt(3.0) * std)
     nn.init.zeros_(layer.bias)
     return layer
+
+
+def truncated_normal_(weight: torch.Tensor, std: float) -> None:
+    """Draws weights of this standard deviation from a normal that is truncated at two of its own."""
+    wide = std / _TRUNCATED_STD
+    nn.init.trunc_normal_(weight, std=wide, a=-2 * wide, b=2 * wide)
 
 
 def head_linear(
@@ -161,6 +166,17 @@ def activation_module(activation: Callable[..., nn.Module]) -> nn.Module:
     if isinstance(made, nn.ReLU):
         made.inplace = True
     return made
+
+
+def refuse_unused(body: Any, owner: str, activation: Any, ranges: dict[str, float | None]) -> None:
+    """Refuses settings that a body leaves unused. Widths and kinds of first weights are those of whole tasks, so they may be set.
+
+    Raises:
+        TaacError: names the first one.
+    """
+    found = [name for name, given in ranges.items() if given is not None] + ["activation"] * (activation is not nn.ReLU)
+    if body is not None and found:
+        raise TaacError(f"{owner}.{found[0]} has no effect, because {owner}.body makes all layers: remove it, or set the body's")
 
 
 def check_widths(hidden_layers: Sequence[int]) -> None:

@@ -18,6 +18,8 @@ from taac.networks.layers import EnsembleLinear, activation_module, check_widths
 class PrefixCritics(nn.Module):
     """N critics `Q_i(s, a_1..a_k)` of all prefixes k = 1..h: a recurrent network (GRU) that reads one action after another.
 
+    `SacChunkAlgorithm` learns the values of all prefixes; `TaacAlgorithm` that of the chunk as it is, which may be any length.
+
     `x_0 = f(s)`, `x_k = GRU(x_{k-1}, a_k)`, `Q_k = g(x_k)`. An action that does not exist changes nothing, so from the last
     action on all are equal: the last entry is the value of the chunk as it is.
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import torch
 
+from taac import nest
 from taac.data_structures import StepType
 from taac.errors import TaacError
 
@@ -112,7 +113,7 @@ def compare_through_return(
 
 
 class Bootstrap(NamedTuple):
-    """What a return consists of: `G = reward + discount * value[frame]`, each `[T-1, B]`."""
+    """What a return consists of: `G = reward + discount * value[frame]`, each `[T-1, B]` or `[T-1, B, D]`."""
 
     reward: torch.Tensor  # the sum of discounted rewards and bonuses up to the frame
     discount: torch.Tensor  # the product of the discounts up to it
@@ -133,7 +134,7 @@ def bootstraps(
     `n_step_return` (at LAST), and `compare_through_return` (at LAST and where `switch`).
 
     Args:
-        reward: `[T, B]`, received on arriving at step t.
+        reward: `[T, B]` or `[T, B, D]`, received on arriving at step t.
         step_type, discount, bonus: as in `n_step_return`.
         stop: `[T, B]` bool, where a return that arrives bootstraps. It always does at T-1.
     """
@@ -144,7 +145,7 @@ def bootstraps(
     for t in range(steps - 2, -1, -1):
         summed[t], product[t], frame[t] = reward[t + 1], discount[t + 1], float(t + 1)
         if t < steps - 2:
-            goes_on = ~stop[t + 1]
+            goes_on = nest.broadcast(~stop[t + 1], reward[t])
             further = summed[t + 1] if bonus is None else bonus[t + 1] + summed[t + 1]
             summed[t] += torch.where(goes_on, discount[t + 1] * further, 0.0)
             product[t] *= torch.where(goes_on, product[t + 1], 1.0)

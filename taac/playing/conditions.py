@@ -95,7 +95,7 @@ class Points(NamedTuple):
 class Holding:
     """An agent whose greedy actions are each held for some steps, in one environment.
 
-    Source: Patil et al., FAS, the frequency-averaged score (arXiv:2410.08979), which holds each action for s steps.
+    Source: the frequency-averaged score, FAS (arXiv:2410.08979), which holds each action for s steps.
     """
 
     def __init__(self, agent: Agent, steps: int):
@@ -149,7 +149,7 @@ def evaluate_conditions(
         raise TaacError(f"switch_threshold must be 0 or more and below 1, got {outside[0]}")
     points = []
     for delay in delays:
-        late = (functools.partial(ActionDelay, steps=delay),) if delay else ()
+        late = (functools.partial(ActionDelay, steps=delay, observe_pending=False),) if delay else ()
         saved = load_saved(path, best, trusted, outer_wrappers=late)
         with contextlib.closing(saved.environment) as environment:
             for threshold in thresholds:
@@ -189,26 +189,28 @@ def _table(found: Points) -> bytes:
 
 
 def _picture(found: Points) -> bytes:
-    """Draws mean returns with their intervals, as PNG: against the hold if it varies, else against decisions."""
+    """Draws mean returns with their intervals, as PNG: against holds, else thresholds' decisions, else delays."""
     lines = [*found.lines().values()]
-    by_hold = max(map(len, lines)) > 1
-    if not by_hold:  # a line of thresholds for each delay
+    by_hold, by_delay = max(map(len, lines)) > 1, False
+    if not by_hold:  # a line of thresholds for each delay, or one of delays
         of_delay: dict[int, list[Point]] = {}
         for point in found.points:
             of_delay.setdefault(point.condition.delay, []).append(point)
-        lines = [*of_delay.values()]
+        by_delay = len(of_delay) > 1 and len(of_delay) == len(found.points)
+        lines = [found.points] if by_delay else [*of_delay.values()]
     figure, ((axis,),) = panels(1, 1, (6.0, 4.0))
     for line in lines:
-        x = [p.condition.hold if by_hold else p.summary.decisions for p in line]
+        x = [p.condition.hold if by_hold else p.condition.delay if by_delay else p.summary.decisions for p in line]
         y = [p.summary.return_mean for p in line]
         threshold, _, delay = line[0].condition
         label = f"delay {delay}" + (f", switch_threshold {threshold:g}" if by_hold and threshold is not None else "")
         axis.errorbar(x, y, np.nan_to_num([p.half_width for p in line]), marker="o", capsize=3, label=label)
         for point, at in zip(line, zip(x, y)):
-            if not by_hold and (own := point.condition.switch_threshold) is not None:
+            if not (by_hold or by_delay) and (own := point.condition.switch_threshold) is not None:
                 axis.annotate(f"{own:g}", at, textcoords="offset points", xytext=(6, 6), fontsize="small")
-    axis.set(xlabel="steps for which an action is held" if by_hold else "decisions an episode", ylabel="return")
-    axis.set_title(f"{found.method} on {found.environment}" + ("" if by_hold else ": switch_threshold"))
+    late = "steps until an action takes effect" if by_delay else "decisions an episode"
+    axis.set(xlabel="steps for which an action is held" if by_hold else late, ylabel="return")
+    axis.set_title(f"{found.method} on {found.environment}" + ("" if by_hold or by_delay else ": switch_threshold"))
     if len(lines) > 1:
         axis.legend(fontsize="small")
     file = io.BytesIO()

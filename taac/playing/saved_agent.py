@@ -22,7 +22,7 @@ from taac.training import experiment
 
 
 class SavedAgent(NamedTuple):
-    """An agent as a checkpoint holds it, and one environment like those it was trained in."""
+    """An agent as a checkpoint holds it, and one environment like those of its evaluations."""
 
     agent: Agent  # role "act", or "value", on the CPU
     environment: VectorEnvironment  # of one environment
@@ -68,7 +68,9 @@ def load_saved(
     method = run_records.method_of(folder.path, folder.read_run())
     saved = (folder.best if best else folder.checkpoints).newest()
     _load_configuration(folder, trusted)
-    environment = configuration.build(lambda: create_environment(num_envs=1, asynchronous=False, **environment_arguments))
+    environment = configuration.build(
+        lambda: create_environment(num_envs=1, asynchronous=False, evaluating=True, **environment_arguments)
+    )
     if "mujoco" in sys.modules and not trusted:
         # MuJoCo would add it to MUJOCO_LOG.TXT in the working directory, or to what a link of that name leads to.
         sys.modules["mujoco"].set_mju_user_warning(warn_user)

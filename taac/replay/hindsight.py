@@ -26,7 +26,8 @@ _SELDOM, _SELDOM_DIFFER = 200, 0.1
 class HindsightReplayBuffer(ReplayBuffer):
     """Samples segments like `ReplayBuffer`, and gives some of them a goal that their episode achieved later.
 
-    With `probability`, one goal is drawn for a segment that begins at frame t of an episode whose last stored frame is T:
+    With `probability`, one goal is drawn for a segment whose first frame to learn from is t, of an episode whose last stored
+    frame is T:
 
     - "future": the goal achieved at a frame uniform in t+1..T;
     - "final": the goal achieved at T;
@@ -50,7 +51,7 @@ class HindsightReplayBuffer(ReplayBuffer):
             that knows no batches is called row by row, which is slow. None: goals end no episode.
         strategy: how a goal is drawn.
         probability: of a new goal, for each segment; in [0, 1]. With 0, batches are those of `ReplayBuffer` to the bit.
-        max_steps: truncates a segment that has a new goal this many frames after its first; None does not.
+        max_steps: truncates a segment that has a new goal this many frames after the first that is learnt from; None does not.
         buffer_arguments: the other arguments of `ReplayBuffer`; gin binds them there.
 
     Raises:
@@ -102,30 +103,31 @@ class HindsightReplayBuffer(ReplayBuffer):
         assert batch.environment is not None and batch.first is not None
         environment, first = batch.environment, batch.first
         begin, end = self.episode_bounds(environment, first)
-        drawn = (torch.rand(batch_size, device=self.device) < self.probability) & (first < end)
+        learnt = first + self.burn_in
+        drawn = (torch.rand(batch_size, device=self.device) < self.probability) & (learnt < end)
         frame = first + torch.arange(length, device=self.device).unsqueeze(1)  # [T, B']
         time_step = batch.experience.time_step
         self._batches += 1
         if self._batches <= CHECKED or (self._seldom < _SELDOM and self._batches % 10 == 0):
-            self._check(time_step, (frame <= end) & (time_step.step_type != FIRST))
-        at = self._achieved_at(begin, first, end)
+            self._check(time_step, (frame <= end) & (frame > begin))
+        at = self._achieved_at(begin, learnt, end)
         goal = self.read(environment, at, lambda frames: frames.time_step.observation["achieved_goal"])  # [B', G]
         return batch._replace(
             experience=batch.experience._replace(
-                time_step=self._relabelled(time_step, goal, drawn & (frame <= end), frame > first)
+                time_step=self._relabelled(time_step, goal, drawn & (frame <= end), frame > learnt)
             )
         )
 
-    def _achieved_at(self, begin: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+    def _achieved_at(self, begin: torch.Tensor, learnt: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
         """Draws the frames `[B']` at which the new goals were achieved."""
         if self.strategy == "final":
             return end
-        least = (first if self.strategy == "future" else begin) + 1
+        least = (learnt if self.strategy == "future" else begin) + 1
         uniform = torch.rand(end.shape, device=self.device, dtype=torch.float64)
         return torch.minimum(least + (uniform * (end - least + 1)).long(), end)
 
     def _relabelled(self, time_step: TimeStep, goal: torch.Tensor, new: torch.Tensor, later: torch.Tensor) -> TimeStep:
-        """Returns the frames `[T, B']` with the goal `[B', G]` where it is `new`. `later`: all but the first of each segment."""
+        """Returns the frames `[T, B']` with the goal `[B', G]` where it is `new`. `later`: after the first to learn from."""
         observation, step_type = dict(time_step.observation), time_step.step_type
         achieved, old_goal = observation["achieved_goal"], observation["desired_goal"]
         observation["desired_goal"] = desired = torch.where(new.unsqueeze(-1), goal, old_goal)
@@ -140,8 +142,8 @@ class HindsightReplayBuffer(ReplayBuffer):
             discount = torch.where(before, 1.0, discount).masked_fill(now, 0.0)
             step_type = torch.where(new & now.cummax(0).values, LAST, step_type)
         if self.max_steps is not None:
-            step_type = step_type.clone()
-            step_type[self.max_steps :][new[self.max_steps :]] = LAST
+            step_type, cut = step_type.clone(), self.burn_in + self.max_steps
+            step_type[cut:][new[cut:]] = LAST
         return time_step._replace(step_type=step_type, reward=reward, discount=discount, observation=observation)
 
     def _rewards(self, achieved: torch.Tensor, desired: torch.Tensor) -> torch.Tensor:
@@ -171,7 +173,8 @@ class HindsightReplayBuffer(ReplayBuffer):
         """Refuses functions of goals that say otherwise than the environment did at those frames `[T, B']` that arrive.
 
         Rewards are compared with `compute_reward`, those that are not the usual one (a success of a sparse task) by themselves.
-        Where most rewards are the usual one, ends with another are expected to be ends by the goal.
+        Ends with another reward than most frames, or where rewards vary with one of the highest tenth, are expected to be ends
+        by the goal.
         """
         seen: Any = time_step.observation
         given, achieved, desired = time_step.reward[arrives], seen["achieved_goal"][arrives], seen["desired_goal"][arrives]
@@ -191,7 +194,8 @@ class HindsightReplayBuffer(ReplayBuffer):
                 f"{int(differs.sum())} of {len(given)} sampled frames, so hindsight would mix two tasks. A wrapper that changes "
                 "rewards or goals must define compute_reward, too; one that needs the info cannot be used"
             )
-        ends = (time_step.discount[arrives] == 0) & seldom & (seldom.float().mean() < 0.5)
+        special = seldom if seldom.float().mean() < 0.5 else given > given.quantile(0.9)
+        ends = (time_step.discount[arrives] == 0) & special
         by_goal = 0
         if self._compute_terminated is not None and bool(ends.any()):
             by_goal = int(self._terminates(achieved[ends], desired[ends]).sum())
@@ -199,7 +203,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         self._ends_wrong += int(ends.sum()) - by_goal
         if self._ends >= 10 and self._ends_wrong > self._ends / 2:
             raise TaacError(
-                f"{self._ends_wrong} of {self._ends} sampled ends of episodes have another reward than most frames, as if the "
+                f"{self._ends_wrong} of {self._ends} sampled ends of episodes have a better reward than most frames, as if the "
                 "goal ended them, but the environment's compute_terminated(achieved_goal, desired_goal, info) does not say so: "
                 "they would be ends under any other goal, too. Define it, as SuccessEndsEpisode does, or let episodes go on"
             )

@@ -14,7 +14,7 @@ from taac.data_structures import FIRST, LAST, Experience, Nest
 from taac.errors import TaacError
 from taac.machine.memory import available_bytes, readable_bytes
 from taac.replay.episode_index import EpisodeIndex
-from taac.specs import TensorSpec
+from taac.specs import TensorSpec, is_picture
 
 REDRAWS = 4  # of segments without a frame to learn from; once on a GPU, where each costs six operations, needed or not
 
@@ -357,7 +357,7 @@ def stored_spec(experience_spec: Nest, frame_stack: int) -> Nest:
         return experience_spec
 
     def newest(spec: TensorSpec) -> TensorSpec:
-        if spec.dtype != torch.uint8 or len(spec.shape) != 3:
+        if not is_picture(spec):
             return spec
         return TensorSpec((*spec.shape[:2], spec.shape[2] // frame_stack), spec.dtype)
 

@@ -82,11 +82,11 @@ def check_decision_price(algorithm: Algorithm, environment: VectorEnvironment) -
     """Refuses a price of decisions where every environment step is one, and a rate that durations do not reach."""
     if not isinstance(algorithm, MixedSacAlgorithm) or algorithm.decision_price is None:
         return
-    longest = environment.durations[1]
-    if longest == 1:
+    least, longest = environment.durations
+    if least == longest:
         raise TaacError(
-            "MixedSacAlgorithm.decision_price prices decisions whose durations are chosen, but every action lasts 1 step here: "
-            "use the method sac_krep with an action_repeat above 1, or remove the price"
+            f"MixedSacAlgorithm.decision_price prices decisions whose durations are chosen, but every action lasts {longest} "
+            "step(s) here: use the method sac_krep with an action_repeat above 1, or remove the price"
         )
     algorithm.decision_price.check_reached("MixedSacAlgorithm", longest, "an action lasts at most")
 
@@ -119,7 +119,7 @@ def check_evaluation_wrappers(evaluation: VectorEnvironment, training: VectorEnv
     for name in ("observation_space", "action_space"):
         if (made := getattr(evaluation, name)) != (expected := getattr(training, name)):
             raise TaacError(
-                f"create_experiment.evaluation_wrappers give evaluations the {name} {made}, expected training's, {expected}: "
+                f"create_environment.evaluation_wrappers give evaluations the {name} {made}, expected training's, {expected}: "
                 "bind the same parts in both, such as observe_pending of a delay"
             )
 

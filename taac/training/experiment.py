@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import gin
-import gymnasium
 import torch
 
-from taac import specs
+from taac import nest, specs
 from taac.acting.collecting import Collecting, Offline, experience_spec
 from taac.acting.collector import Collector
 from taac.acting.evaluation import Evaluator
@@ -71,7 +70,7 @@ def create_agent(
         normalize_observations: normalises by running statistics of the observations in rollouts; see `ObservationNormalizer`.
         normalize_rewards: True subtracts a running mean of sampled rewards and divides by their standard deviation; see
             `RewardNormalizer`. "scale" keeps the mean and divides by the standard deviation of returns; see `RewardScaler`.
-            "bounded" divides by more if a return would otherwise be beyond +-5. Each of them sets the algorithm's own
+            "bounded" divides by more if a return would otherwise be beyond the critics' range. Each sets the algorithm's own
             `reward_scale` to 1.
         reward_clip: normalised rewards are clipped to +- this; None does not clip.
         reward_signals: rewards besides the task's, such as `(@ICM, @RND)`. Each is called with observation and action spec.
@@ -111,6 +110,8 @@ def create_agent(
         options["repeat_gamma"] = environment.repeat_gamma
     algorithm = algorithm_ctor(spec, action_spec, reward_dim=reward_dim, **options)
     check_acting(algorithm, spec, action_spec, environment.reward_dim if agents is None else None)
+    if random_shift and not any(specs.is_picture(leaf) for leaf in nest.flatten(spec)):
+        raise TaacError(f"create_agent.random_shift moves pictures of bytes [H, W, C], and the observations have none: {spec}")
     if agents is not None and agents.centralised:
         checks.check_centralised(algorithm)
     checks.check_decision_price(algorithm, environment)
@@ -163,7 +164,6 @@ def create_experiment(
     collectors: int = 0,
     offline: bool = False,
     evaluation_envs: int = 5,
-    evaluation_wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] | None = None,
     load_from: Sequence[str] = (),
     evaluation_video: bool = False,
     method: str | None = None,
@@ -192,8 +192,6 @@ def create_experiment(
             in evaluations. `initial_collect_steps` is then 0, and whatever counts environment steps, such as `num_env_steps`,
             counts those that would be taken: with one environment and the default ratio, updates.
         evaluation_envs: environments that evaluate side by side. More is faster where an episode is cheap.
-        evaluation_wrappers: of these environments, in place of `create_environment.wrappers`, such as `(@ActionDelay,)`, for a
-            delay that evaluations alone have, or `()`, for one that they lack. The spaces must stay the same.
         load_from: parts of other runs that a new run starts from, such as `("runs/a:actor", "runs/b:replay")`; see
             `warm_start`. A resumed run no longer needs them.
         evaluation_video: writes each evaluation's first episode to TensorBoard as a video; see `EpisodeVideo`. It costs the
@@ -244,13 +242,10 @@ def create_experiment(
         learner = learner_ctor(agent, **shown)
         checks.check_use_of_demonstrations(learner, demonstrations, demonstrations_ctor)
         other: dict[str, Any] = {"recorded": True, "render_mode": "rgb_array"} if evaluation_video else {}
-        if evaluation_wrappers is not None:
-            other["wrappers"] = evaluation_wrappers
-        evaluation_environment = create_environment(num_envs=evaluation_envs, asynchronous=False, **other)
+        evaluation_environment = create_environment(num_envs=evaluation_envs, asynchronous=False, evaluating=True, **other)
         opened.callback(evaluation_environment.close)
         evaluation_environment.name += " (evaluation)"  # for error messages
-        if evaluation_wrappers is not None:
-            checks.check_evaluation_wrappers(evaluation_environment, environment)
+        checks.check_evaluation_wrappers(evaluation_environment, environment)
         evaluation_environment.load_state_dict(environment.state_dict())  # they may draw their spaces
         intervals = Intervals()
         ratio = functools.partial(UpdateRatio, environment.num_envs * ranks.count, intervals.num_env_steps)

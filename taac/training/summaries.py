@@ -95,8 +95,8 @@ TAGS: dict[str, str] = {
     "is min_i Q_i at the policy's own action (TAAC: q_1), weighted over parts of the reward",
     "value/{statistic}": "of SAC-value: `prediction` is V(s) and `target` what it learns, mean over frames except LAST and parts",
     "replay/fraction_repeated": "fraction of the replayed frames except LAST at which the rollout did not switch (b = 0)",
-    "switch/{statistic}": "over frames except LAST: `advantage` is the mean of q_1 - q_0 before clipping, `advantage_std` its "
-    "standard deviation, `beta_std` that of beta_1",
+    "switch/{statistic}": "over frames except LAST: `advantage` is the mean of q_1 - q_0, less a decision's price, before "
+    "clipping, `advantage_std` its standard deviation, `beta_std` that of beta_1",
     "gradient/{group}": "norm of the gradient of a group of parameters, before clipping",
     "time/env_steps_per_second": "environment steps per second, over all environments, since the last summary",
     "time/updates_per_second": "gradient steps per second, since the last summary",

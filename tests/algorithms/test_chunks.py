@@ -14,6 +14,7 @@ from taac.algorithms import SacAlgorithm, TaacAlgorithm
 from taac.algorithms.actor_regularizers import ActorRegularizer
 from taac.algorithms.chunks import ChunkTrajectory, make_chunk
 from taac.algorithms.sac_chunk import SacChunkAlgorithm
+from taac.algorithms.td_losses import OneStepTDLoss
 from taac.algorithms.temperature import Temperature
 from taac.algorithms.trajectories import follow, part_sizes
 from taac.data_structures import Experience, StepType, TimeStep
@@ -21,6 +22,7 @@ from taac.errors import TaacError
 from taac.networks import CriticEnsemble, PrefixCritics
 from taac.ops.value_ops import prefix_returns
 from taac.specs import TensorSpec, bounded
+from tests.training.runs import build, trained
 
 FIRST, MID, LAST = (int(kind) for kind in StepType)
 SPEC, ACTION = TensorSpec((3,)), bounded((2,), -1.0, 1.0)
@@ -208,8 +210,10 @@ def test_targets_value_what_the_online_critics_choose():
     assert (value < 0).all()  # of the largest sum of 50
 
 
-def test_the_target_is_the_return_of_the_chunk():
-    algorithm, experience = sac(combine_critics="mean"), segment([FIRST, MID, MID, MID])
+@pytest.mark.parametrize("soft", [True, False])
+def test_the_target_is_the_return_of_the_chunk(soft):
+    """The critics' loss, too: the sum of squared errors at the chunk that was executed."""
+    algorithm, experience = sac(combine_critics="mean", entropy_in_target=soft), segment([FIRST, MID, MID, MID])
     torch.manual_seed(5)
     info = algorithm.train_step(experience)
     target = algorithm.targets(info.own.experience, info)
@@ -222,8 +226,14 @@ def test_the_target_is_the_return_of_the_chunk():
         action = torch.tanh(mean + log_std.exp() * noise)
         log_pi = torch.distributions.Normal(0.0, 1.0).log_prob(noise) - log_std - torch.log(1 - action**2 + 1e-12)
         parts = (action[:, :2], action[:, 2:], torch.ones(1, 1))
-        value = algorithm.target_critics(algorithm.encoder(observation[3]), *parts).mean(0) - log_pi.sum(-1)
-    assert target.item() == pytest.approx((1 + 2 * GAMMA + 4 * GAMMA**2 + GAMMA**3 * value).item(), rel=1e-4)
+        value = algorithm.target_critics(algorithm.encoder(observation[3]), *parts).mean(0) - soft * log_pi.sum(-1)
+        executed = experience.time_step.prev_action[1:].reshape(1, 6)
+        parts = (executed[:, :2], executed[:, 2:], torch.ones(1, 1))
+        q = algorithm.critics(algorithm.encoder(observation[0]), *parts)
+    expected = (1 + 2 * GAMMA + 4 * GAMMA**2 + GAMMA**3 * value).item()
+    assert target.item() == pytest.approx(expected, rel=1e-4)
+    loss = algorithm.calc_loss(experience, info).extra["loss/critic"]
+    assert loss.item() == pytest.approx(((q - expected) ** 2).sum().item(), rel=1e-4)
 
 
 def test_a_chunk_is_executed_without_looking_again():
@@ -382,6 +392,58 @@ def test_taac_switches_where_a_chunk_ends(critics):
     assert decided == [t % 3 == 0 for t in range(7)], "open loop"
 
 
+def test_taac_that_never_wants_to_switch_executes_whole_chunks():
+    algorithm = taac(b1_advantage_clipping=(-50.0, -50.0))
+    frames, state, actions = segment([MID] * 8).time_step, algorithm.initial_state(1), []
+    for t in range(6):
+        frame = nest.index(frames, t)
+        if t % 3 == 0:
+            with torch.no_grad():
+                embedded = algorithm.tau_embedding(algorithm.encode(frame.observation)[1], state.tau)
+                proposed = torch.tanh(algorithm.actor(embedded)[0])
+        step = algorithm.predict_step(frame, state)
+        state = step.state
+        actions.append(step.output)
+        torch.testing.assert_close(step.output, proposed[:, 2 * (t % 3) : 2 * (t % 3) + 2])
+    assert len(set(map(tuple, torch.cat(actions).tolist()))) == 6
+
+
+@pytest.mark.parametrize(
+    "method, critics", [("taac_chunk", "PrefixCritics"), ("sac_chunk", "PrefixCritics"), ("sac_chunk", None)]
+)
+@pytest.mark.parametrize("more", [[], ["create_agent.reward_signals = (@RND,)"]])
+def test_chunks_are_learnt(method, critics, more):
+    """With critics of prefixes, which refuse a vector reward; with two parts of the reward in a batch of 32."""
+    params = [*more, "Learner.diagnostics = 'scalars'", *([f"ActorCriticAlgorithm.critic_ctor = @{critics}"] if critics else [])]
+    if more and critics:
+        with pytest.raises(TaacError, match="PrefixCritics value one reward"):
+            build(*params, method=method)
+        return
+    trainer = build(*params, method=method)
+    before = [p.clone() for p in trainer.agent.algorithm.critics.parameters()]
+    trainer = trained(trainer, 2)
+    assert not any(torch.equal(a, b) for a, b in zip(before, trainer.agent.algorithm.critics.parameters()))
+
+
+def test_what_diagnostics_are_told_of_a_chunk():
+    """Its actions without their number, and no value of the next state where prefixes have one each."""
+    for ctor in (CriticEnsemble, PrefixCritics):
+        algorithm, experience = sac(critic_ctor=ctor), segment([FIRST, MID, MID, LAST])
+        detail = algorithm.calc_loss(experience, algorithm.train_step(experience)).detail
+        assert detail["action"][0, 0].tolist() == pytest.approx([0.1, 0.1, 0.2, 0.2, 0.3, 0.3])
+        assert ("value" in detail) == (ctor is CriticEnsemble)
+
+
+def test_where_samples_are_chosen_nothing_has_a_temperature_and_nothing_is_dropped():
+    algorithm, experience = sac(best_of=4), segment([FIRST, MID, MID, MID])
+    algorithm.critics.train()
+    seen, forward = [], algorithm.critics.forward
+    algorithm.critics.forward = lambda *inputs: seen.append(algorithm.critics.training) or forward(*inputs)
+    info = algorithm.train_step(experience)
+    assert "loss/temperature_action" not in algorithm.calc_loss(experience, info).extra
+    assert False in seen and True in seen
+
+
 def test_random_steps_switch_where_a_chunk_ends(monkeypatch):
     algorithm = taac(3)
     monkeypatch.setattr(algorithm, "random_switch", lambda batch: torch.zeros(batch, dtype=torch.bool))  # it never wants to
@@ -402,6 +464,9 @@ def test_chunks_of_one_action_decide_at_every_step():
     assert (info.beta[..., 1] == 1).all()
     loss = algorithm.calc_loss(experience, info)
     assert loss.extra["loss/temperature_beta"] == 0 and loss.extra["beta/reach_through"] == 0
+    step = experience.time_step
+    found, one_step = (td.targets(step, info.value, info.switch, None) for td in (algorithm.td_loss, OneStepTDLoss(gamma=GAMMA)))
+    torch.testing.assert_close(found, one_step)  # TAAC-1td's, which always switches
 
 
 def test_the_return_of_a_chunk_that_goes_on_is_monte_carlos():

@@ -5,6 +5,7 @@ file, against its slow reference.
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from taac.algorithms.decision_price import START
 from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule
 from taac.training import experiment
+from taac.training.checks import check_decision_price
 from tests.algorithms.taac_reference import TAAC, experience_of, small, taac
 from tests.training.runs import built, learn_until
 
@@ -94,10 +96,22 @@ def test_bad_settings_are_refused(settings, message):
         small(**settings)
 
 
-def test_a_price_where_every_step_is_a_decision_is_refused():
-    params = ["create_environment.env_name = 'Pendulum-v1'", "action_repeat = 1", "MixedSacAlgorithm.decision_price = 0.1"]
-    configuration.load(["gin/tasks/simple_control.gin", "gin/methods/sac_krep.gin"], params)
-    with pytest.raises(TaacError, match="every action lasts 1 step here: use the method sac_krep"):
+def test_a_price_where_nobody_chooses_how_long_an_action_lasts_is_refused():
+    params = ["create_environment.env_name = 'Pendulum-v1'", "MixedSacAlgorithm.decision_price = 0.1"]
+    configuration.load(["gin/tasks/simple_control.gin", "gin/methods/sac_krep.gin"], [*params, "action_repeat = 1"])
+    with pytest.raises(TaacError, match=r"every action lasts 1 step\(s\) here: use the method sac_krep"):
+        configuration.build(experiment.create_experiment)
+    trainer = built(["gin/tasks/simple_control.gin", "gin/methods/sac_krep.gin"], [*params, "action_repeat = 4"])
+    trainer.close()
+    with pytest.raises(TaacError, match=r"every action lasts 4 step\(s\) here"):
+        check_decision_price(trainer.agent.algorithm, SimpleNamespace(durations=(4, 4)))
+
+
+@pytest.mark.parametrize("method", ["taac_1td", "taac_ntd", "sac_hybrid"])
+def test_exact_compare_through_needs_returns_that_compare(method):
+    files = ["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"]
+    configuration.load(files, ["create_environment.env_name = 'Pendulum-v1'", "TaacAlgorithm.exact_compare_through = True"])
+    with pytest.raises(TaacError, match=r"exact_compare_through is of returns that go on where b~ repeats.*td_loss is"):
         configuration.build(experiment.create_experiment)
 
 
@@ -123,7 +137,7 @@ def test_a_rate_that_cannot_be_reached_is_refused(method, algorithm, longest, to
     [
         ("taac", "TaacAlgorithm", 0.02), ("sac_hybrid", "TaacAlgorithm", 0.02), ("sdar", "SdarAlgorithm", 0.02),
         ("sac_krep", "MixedSacAlgorithm", 0.9), ("temporl", "TempoRLAlgorithm", 0.9),
-        ("temporl_ddpg", "TempoRLTd3Algorithm", 0.9),
+        ("temporl_ddpg", "TempoRLTd3Algorithm", 0.9), ("tla", "TlaAlgorithm", 0.9),
     ],
 )  # fmt: skip
 def test_a_price_is_learnt_in_a_training(method, algorithm, wanted):
@@ -132,12 +146,14 @@ def test_a_price_is_learnt_in_a_training(method, algorithm, wanted):
               "batch_size = 16", "hidden_layers = (8,)", "replay_length = 1000", "learning_rate = 0.01",
               f"{algorithm}.target_decision_rate = {wanted}"]  # fmt: skip
     trainer = built(["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"], params)
+    start = trainer.agent.algorithm.decision_price()
     try:
         learn_until(trainer, 40)
         price = trainer.agent.algorithm.decision_price()
     finally:
         trainer.close()
-    assert price > START if wanted < 0.5 else price < START
+    assert start == pytest.approx(1.0 if method == "tla" else START)
+    assert price > start if wanted < 0.5 else price < start
 
 
 def test_random_steps_are_no_decisions_of_the_policy():

@@ -16,11 +16,11 @@ from taac.specs import bounded
 A = 2
 
 
-def algorithm():
+def algorithm(**settings):
     return SacHybridAlgorithm(
         bounded((3,), -1, 1), bounded((A,), -1, 1), switch_hidden_layers=(8,),
         actor_ctor=lambda i, a: ActorNetwork(i, a, (8,)),
-        critic_ctor=lambda i, r: CriticEnsemble(i, r, 2, (8,), 1.0),
+        critic_ctor=lambda i, r: CriticEnsemble(i, r, 2, (8,), 1.0), **settings,
     )  # fmt: skip
 
 
@@ -104,3 +104,26 @@ def test_the_switch_trains_what_embeds_the_trajectory():
     _, loss = tested.learn_switch(embedded, torch.randn(5), torch.randn(5), ())
     (gradient,) = torch.autograd.grad(loss.sum(), embedded)
     assert gradient.abs().sum() > 0
+
+
+def test_a_price_is_paid_by_the_switch_and_in_the_value_of_the_next_state():
+    """The switch is learnt, so the price changes neither beta nor Q: only what the switch is worth, and what a state is."""
+    torch.manual_seed(0)
+    free, price = algorithm(), 0.3
+    torch.manual_seed(0)
+    priced = algorithm(decision_price=price)
+    switch = torch.rand(3, 4) < 0.5
+    experience = Experience(frames(3, 4), TaacInfo(Tau(torch.zeros(3, 4, A), (), ()), switch))
+    found, losses = [], []
+    for tested in (free, priced):
+        torch.manual_seed(1)
+        found.append(tested.train_step(experience))
+        q_0, q_1 = torch.linspace(-1, 1, 5), torch.linspace(2, -2, 5)
+        embedded = torch.ones(5, tested.tau_embedding.output_size)
+        losses.append(tested.learn_switch(embedded, q_0, tested.net_of_price(q_1), ()))
+    beta_1 = found[0].beta[..., 1]
+    torch.testing.assert_close(found[1].beta[..., 1], beta_1)
+    torch.testing.assert_close(found[1].value[1:], (found[0].value - price * beta_1)[1:])
+    torch.testing.assert_close(found[1].bonus[1:], -price * switch[1:].float())
+    torch.testing.assert_close(losses[1][1] - losses[0][1], price * losses[0][0][:, 1])
+    torch.testing.assert_close(found[1].actor_loss - found[0].actor_loss, price * beta_1)

@@ -88,7 +88,7 @@ def test_no_verdict_is_made_between_environments_of_other_wrappers(tmp_path):
         ("create_environment.wrappers = (@a/MyWrapper,)\na/MyWrapper.bonus = @extra\n", "a/extra.amount = {}"),
         (WRAPPED + "MyWrapper.range = (0.0, %high)\n", "high = {}"),
         ("create_environment.env_kwargs = {'reward': @cost}\n", "cost.weight = {}"),
-        ("create_experiment.evaluation_wrappers = (@late/Delay,)\n", "late/Delay.steps = {}"),
+        ("create_environment.evaluation_wrappers = (@late/Delay,)\n", "late/Delay.steps = {}"),
         ("create_environment.env_name = 'my.envs:Arm'\n", "envs.Arm.mass = {}"),
         ("create_environment.env_name = 'my.envs:Arm'\n", "a/my.envs.Arm.mass = {}"),
     ],

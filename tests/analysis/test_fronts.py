@@ -9,6 +9,7 @@ from taac.analysis.report import fronts
 from taac.analysis.report.fronts import hypervolume, nondominated
 from taac.analysis.report.page import make_report
 from taac.analysis.report.scores import Options
+from taac.analysis.report.tables import front_table
 from tests.analysis.campaigns import STEPS, make_run
 
 
@@ -84,12 +85,14 @@ def test_there_is_none_where_all_cost_the_same(compared):
     assert set(fronts.COSTS) == {"decisions", "jerk"}
 
 
-def test_a_single_run_of_a_method_has_no_interval(tmp_path):
+def test_a_single_run_of_a_method_has_no_interval_and_no_share(tmp_path):
     make_run(tmp_path / "a", "a", "Own-v0", repeated=0.5)
     for seed in range(2):
         make_run(tmp_path / f"b{seed}", "b", "Own-v0", seed, np.array(STEPS) + 5 + seed)
     front, _ = make_report(tmp_path, Options())["fronts"]
     assert front["hypervolume"]["estimate"] == 0.0 and front["hypervolume"]["low"] is None
+    assert [(m["on_front"], m["share"]) for m in front["methods"]] == [(True, None), (True, None)]
+    assert "| yes | undefined |" in "\n".join(front_table(front, "decisions"))
 
 
 def test_diverged_runs_are_left_out(tmp_path):

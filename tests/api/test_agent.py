@@ -90,9 +90,11 @@ def test_a_greedy_step_takes_the_mode_of_its_distribution(method):
 @pytest.mark.parametrize("method", every_method("sdar", "sac_krep", "sac_hybrid", "sac_branches", "sac_value"))
 def test_every_method_decides_by_the_values_that_its_distribution_says(method):
     """Probabilities, durations and the default of `q` follow from `q_choices` wherever the method asks its critics."""
+    torch.manual_seed(0)
     agent, inner, environment = untrained(method, role="value")
     environment.close()
     disturb(inner)
+    agent.observation_space.seed(0)
     space, state, algorithm = agent.observation_space, agent.initial_state(4), inner.algorithm
     for _ in range(3):
         observation = np.stack([space.sample() for _ in range(4)])
@@ -129,6 +131,33 @@ def test_every_method_decides_by_the_values_that_its_distribution_says(method):
         state = after
     one = agent.distribution(observation[0], agent.initial_state(), nest.map_structure(lambda leaf: leaf[0], action))
     assert one.q.shape == () and (one.q_choices is None or one.q_choices.shape == choices.shape[1:])
+
+
+def test_what_a_switch_compares_is_less_the_price_of_a_decision():
+    found = []
+    for price in (0.0, 0.3):
+        torch.manual_seed(0)
+        agent, inner, environment = untrained("taac", f"TaacAlgorithm.decision_price = {price}", role="value")
+        environment.close()
+        torch.manual_seed(0)
+        disturb(inner)
+        observation = np.linspace(-1, 1, 12).reshape(4, 3)
+        one = agent.distribution(observation, agent.initial_state(4))
+        beta = inner.algorithm._beta(*torch.from_numpy(one.q_choices).unbind(-1))[:, 1].detach().numpy()
+        assert one.switch_probability == pytest.approx(beta, abs=1e-5)
+        found.append(one.q_choices)
+    price = inner.algorithm.decision_price().item()
+    assert price > 0.1
+    assert found[1] == pytest.approx(found[0] - np.array([0.0, price]), abs=1e-5)
+
+
+def test_a_loaded_agent_switches_above_the_threshold_it_is_given(trained):
+    observation = np.stack([trained.agent.observation_space.sample() for _ in range(20)])
+    decided = [
+        taac.load(trained.root_dir, switch_threshold=threshold).act(observation, trained.agent.initial_state(20))[1].decided
+        for threshold in (0.0, 0.9999)
+    ]
+    assert decided[0].all() and not decided[1].any()
 
 
 class HandActor(torch.nn.Module):

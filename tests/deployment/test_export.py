@@ -37,6 +37,10 @@ AGENTS = {
     "recurrent": ("sac_recurrent", "simple_control", "Pendulum-v1"),
     "discrete": ("sac_discrete", "discrete_control", "CartPole-v1"),
     "temporl": ("temporl", "simple_control", "Pendulum-v1"),
+    "chunk": ("sac_chunk", "simple_control", "Pendulum-v1"),  # the rest of the chunk is the state
+    "taac on chunks": ("taac_chunk", "simple_control", "Pendulum-v1"),
+    "normalised": ("taac", "simple_control", "Pendulum-v1", "CriticEnsemble.body = @FlashBody", "ActorNetwork.body = @FlashBody",
+                   "FlashBody.width = 8", "CriticEnsemble.returns = @CategoricalReturns()"),
     "tla": ("tla", "simple_control", "Pendulum-v1"),  # two policies, an encoder each
     "sdar": ("sdar", "simple_control", "Pendulum-v1"),  # decides for each dimension, on the action before
     "krep": ("sac_krep", "simple_control", "Pendulum-v1"),  # a Tuple of actions

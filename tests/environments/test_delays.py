@@ -8,6 +8,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+import taac
 from taac.environments.delays import ActionDelay, ObservationDelay
 from taac.errors import TaacError
 from tests.environments.toys import env_id
@@ -57,12 +58,35 @@ def test_observations_arrive_later_and_rewards_do_not(delay, expected):
     assert done == [0.0, 0.5, 1.0, 1.5, 2.0, 2.5] and earned == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("wrapper", [ActionDelay, ObservationDelay])
-def test_pending_actions_are_those_that_are_not_done_or_not_seen(wrapper):
+@pytest.mark.parametrize("wrapper, part", [(ActionDelay, "pending_actions"), (ObservationDelay, "unseen_actions")])
+def test_pending_actions_are_those_that_are_not_done_or_not_seen(wrapper, part):
     env = wrapper(Counting(), 2, observe_pending=True)
     seen, *_ = play(env)
-    assert [x["pending_actions"][:, 0].tolist() for x in seen[:4]] == [[2, 2], [2, 0], [0, 0.5], [0.5, 1]]
+    assert [x[part][:, 0].tolist() for x in seen[:4]] == [[2, 2], [2, 0], [0, 0.5], [0.5, 1]]
     assert all(env.observation_space.contains({**x, "observation": np.array(x["observation"])}) for x in seen)
+
+
+def test_two_delays_show_all_actions_since_the_state_that_is_seen():
+    """At step t the state of t - 2 is seen, and 3 + 2 actions will have changed it before that of t + 3 is there."""
+    env = ActionDelay(ObservationDelay(Counting(), 2, observe_pending=True), 3, observe_pending=True)
+    seen, done, _ = play(env)
+    assert done == [2.0, 2.0, 2.0, 0.0, 0.5, 1.0]
+    at = seen[5]
+    assert at["observation"].tolist() == [3] and at["unseen_actions"][:, 0].tolist() == [0.0, 0.5] == done[3:5]
+    assert at["pending_actions"][:, 0].tolist() == [1.0, 1.5, 2.0]
+    assert set(env.observation_space.spaces) == set(at) == {"observation", "unseen_actions", "pending_actions"}
+
+
+def test_pending_actions_are_shown_in_time_and_once():
+    late = ActionDelay(Counting(), 1, observe_pending=True)
+    with pytest.raises(TaacError, match=r"name it first, create_environment\.wrappers = \(@ObservationDelay, @ActionDelay\)"):
+        ObservationDelay(late)
+    with pytest.raises(TaacError, match="already have a part 'pending_actions'"):
+        ActionDelay(late, 1, observe_pending=True)
+    env = ActionDelay(late, 1)
+    env.reset(seed=0)
+    observation, *_, info = env.step(np.array([0.5]))
+    assert observation["pending_actions"].tolist() == [[2.0]] and info["done"] == 2.0, "the inner delay's own"
 
 
 def test_each_episode_draws_its_delay_and_a_seed_repeats_it():
@@ -77,7 +101,8 @@ def test_each_episode_draws_its_delay_and_a_seed_repeats_it():
 
     first = delays(3)
     assert set(first) == {0, 1, 2} and delays(3) == first != delays(4)
-    env.reset(seed=3)
+    observation, _ = env.reset(seed=3)
+    assert observation["action_delay"].tolist() == [first[0]] and env.observation_space["action_delay"].high == 2
     if first[0] < 2:  # what it does not wait for is the middle of the space, first
         assert env.step(np.array([1.0]))[0]["pending_actions"][0, 0] == 2
 
@@ -104,24 +129,24 @@ def test_a_delay_of_0_changes_no_bit(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_with_delays_that_was_stopped_ends_as_one_that_was_not(tmp_path):
-    params = ("num_env_steps = 340", "create_environment.wrappers = (@ActionDelay, @ObservationDelay)",
+    params = ("num_env_steps = 340", "create_environment.wrappers = (@ObservationDelay, @ActionDelay)",
               "ActionDelay.steps = (0, 3)", "ObservationDelay.steps = (1, 2)", "ActionDelay.observe_pending = True")  # fmt: skip
     whole = run(tmp_path / "whole", *params)
     run(tmp_path / "stopped", *params, stop=315)
     resumed = run(tmp_path / "stopped", *params)
     assert_same_parameters(whole, resumed)
     assert rows(tmp_path / "whole") == rows(tmp_path / "stopped")
-    assert whole.environment.observation_spec.keys() == {"observation", "pending_actions"}
+    assert whole.environment.observation_spec.keys() == {"observation", "pending_actions", "action_delay"}
 
 
 @pytest.mark.parametrize(
     "params, training, evaluation",
     [
-        (["create_experiment.evaluation_wrappers = (@ActionDelay,)", "ActionDelay.steps = 2"], 0, 2),
-        (["create_environment.wrappers = (@ActionDelay,)", "create_experiment.evaluation_wrappers = ()"], 1, 0),
+        (["create_environment.evaluation_wrappers = (@ActionDelay,)", "ActionDelay.steps = 2"], 0, 2),
+        (["create_environment.wrappers = (@ActionDelay,)", "create_environment.evaluation_wrappers = ()"], 1, 0),
         (
             ["create_environment.wrappers = (@ActionDelay,)", "ActionDelay.steps = 3", "evaluation/ActionDelay.steps = 4",
-             "create_experiment.evaluation_wrappers = (@evaluation/ActionDelay,)"],
+             "create_environment.evaluation_wrappers = (@evaluation/ActionDelay,)"],
             3, 4,
         ),
         (["create_environment.wrappers = (@ActionDelay,)"], 1, 1),
@@ -142,7 +167,7 @@ def test_evaluations_may_have_other_delays_than_training(params, training, evalu
 def test_training_does_not_notice_a_delay_of_evaluations(tmp_path):
     short = ("num_env_steps = 330", "evaluation_interval = 30")
     plain = run(tmp_path / "plain", *short)
-    late = run(tmp_path / "late", *short, "create_experiment.evaluation_wrappers = (@ActionDelay,)", "ActionDelay.steps = 5")
+    late = run(tmp_path / "late", *short, "create_environment.evaluation_wrappers = (@ActionDelay,)", "ActionDelay.steps = 5")
     assert_same_parameters(plain, late)
     returns = [[row["return_mean"] for row in rows(tmp_path / name)] for name in ("plain", "late")]
     assert all(a != b for a, b in zip(*returns, strict=True))
@@ -150,7 +175,7 @@ def test_training_does_not_notice_a_delay_of_evaluations(tmp_path):
 
 def test_wrappers_of_evaluations_that_change_a_space_are_refused():
     with pytest.raises(TaacError, match=r"give evaluations the observation_space Dict\(.*pending_actions.*, expected training's"):
-        build("create_experiment.evaluation_wrappers = (@ActionDelay,)", "ActionDelay.observe_pending = True")
+        build("create_environment.evaluation_wrappers = (@ActionDelay,)", "ActionDelay.observe_pending = True")
 
 
 def test_what_is_pending_of_a_delay_shorter_than_the_longest():
@@ -172,4 +197,17 @@ def test_an_action_is_copied(delay):
     if delay is ActionDelay:
         assert env.step(action)[-1]["done"] == 0.5
     else:
-        assert env.step(np.array([1.0]))[0]["pending_actions"].tolist() == [[1.0]]
+        assert env.step(np.array([1.0]))[0]["unseen_actions"].tolist() == [[1.0]]
+
+
+def test_a_finished_agent_is_evaluated_as_its_run_was(tmp_path):
+    """With the wrappers of evaluations; `--delay` comes on top of the run's. 200 steps late, all agents do the same: nothing."""
+    short = ("num_env_steps = 310", "initial_collect_steps = 305")
+    run(tmp_path / "late", *short, "create_environment.evaluation_wrappers = (@ActionDelay,)", "ActionDelay.steps = 200")
+    shown = ("create_environment.wrappers = (@ActionDelay,)", "ActionDelay.steps = 1", "ActionDelay.observe_pending = True")
+    run(tmp_path / "shown", *short, *shown)
+    points = taac.evaluate(tmp_path / "shown", num_episodes=2, delay=[0, 2, 199]).points
+    idle = points[2].summary.return_mean
+    assert [point.condition.delay for point in points] == [0, 2, 199] and idle != points[1].summary.return_mean
+    assert taac.evaluate(tmp_path / "late", num_episodes=2).points[0].summary.return_mean == idle
+    assert taac.Run(tmp_path / "late").evaluate(2).return_mean == pytest.approx(idle)

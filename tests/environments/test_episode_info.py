@@ -103,3 +103,11 @@ def test_an_evaluation_counts_the_episodes_that_it_is_asked_for():
     trainer.close()
     assert [set(e.info) for e in episodes] == [{"is_success"}] * 6
     assert [e.info["is_success"] for e in episodes] == [float(e.ret > -15) and float(e.info["is_success"]) for e in episodes]
+
+
+def test_what_is_no_number_is_told_with_the_setting():
+    environment = create_environment(NAME, 1, info=("noise",))
+    environment.reset(0)
+    with pytest.raises(TaacError, match=r"create_environment\.info: 'noise' is no number in the info: 'x'"):
+        environment.step(environment._zero_action)
+    environment.close()

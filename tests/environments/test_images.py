@@ -173,3 +173,36 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
     whole = run(tmp_path / "whole", *params)
     run(tmp_path / "killed", *params, until=130)
     assert_same_parameters(whole, run(tmp_path / "killed", *params))
+
+
+def test_pictures_of_bools_become_bytes():
+    """As those of MinAtar, with a channel for each kind of object."""
+
+    class Objects(gymnasium.Env):
+        observation_space = spaces.Box(0, 1, (6, 6, 4), np.bool_)
+        action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return np.eye(6, dtype=bool)[..., None].repeat(4, -1), {}
+
+    for env in (Pictures(Objects()), FrameStack(Objects(), 2)):
+        observation, _ = env.reset()
+        assert observation.dtype == np.uint8 and observation.max() == 1 and env.observation_space.contains(observation)
+        assert env.observation_space.high.max() == 1  # so that networks see them as they are
+    assert observation.shape == (6, 6, 8)
+
+
+def test_sampled_pictures_are_shifted_each_frame_by_a_number_of_its_own():
+    trainer = build(*RUN, "create_agent.random_shift = 3", "normalize_rewards = False", "reward_clip = None", method="sac")
+    learn_until(trainer, 1)
+    batch = trainer.replay_buffer.sample(32, 2)
+    picture = batch.time_step.observation
+    picture[1] = picture[0]  # twice the same, before it is shifted
+    seen = trainer.agent.prepare(batch).time_step.observation
+    assert not torch.equal(seen, picture) and not torch.equal(seen[0], seen[1])
+    trainer.close()
+
+
+def test_a_shift_of_no_picture_is_refused():
+    with pytest.raises(TaacError, match=r"random_shift moves pictures of bytes \[H, W, C\], and the observations have none"):
+        build("create_agent.random_shift = 4")

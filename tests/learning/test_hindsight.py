@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
 from taac.errors import TaacError
 from taac.replay import HindsightReplayBuffer
+from tests.methods import DISCRETE_METHODS, METHODS, fitting
 from tests.training.runs import assert_same_parameters, built, learn_until, rows, run, trained
 
 TASK = "gin/tasks/goals.gin"
@@ -33,6 +35,30 @@ def test_rewards_that_chance_hardly_finds_are_learnt_in_hindsight(method, episod
     trainer = trained(make(method, env), 900)
     result = summarize(evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=7))
     assert result.return_mean > -6, result
+
+
+REFUSED = {"sac_krep", "sac_nrep", "tacos", *DISCRETE_METHODS}  # an action of several steps, or no such environment
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if method not in REFUSED])
+def test_every_method_whose_actions_last_a_step_learns_in_hindsight(method):
+    trainer = trained(make(method, "hidden_layers = (8,)", "batch_size = 8", *fitting(method)), 2)
+    assert trainer.learner.num_updates == 2 and isinstance(trainer.replay_buffer, HindsightReplayBuffer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["FetchReach-v4", "PointMaze_UMaze-v3"])
+def test_rewards_under_the_original_goal_are_the_stored_ones_at_every_frame(env):
+    pytest.importorskip("gymnasium_robotics")
+    trainer = make("sac", f"create_environment.env_name = '{env}'", "initial_collect_steps = 700", "num_env_steps = 1000")
+    buffer = trainer.replay_buffer
+    while trainer.env_steps < 700:
+        trainer.collect()
+    trainer.close()
+    episode = buffer.newest_episode(0).time_step
+    seen, arrives = episode.observation, episode.step_type != 0
+    computed = buffer._rewards(seen["achieved_goal"][arrives], seen["desired_goal"][arrives])
+    assert len(computed) >= 40 and torch.equal(computed, episode.reward[arrives])
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -204,21 +205,50 @@ def crossq(x, body, n):
     return running(linear(running(x, body.layers[0], n), body.layers[1], n).clamp(min=0), body.layers[3], n)
 
 
+def xqc(x, body, n):
+    layers = body.layers
+    for linear_, norm in ((layers[1], layers[2]), (layers[4], layers[5])):
+        x = running(linear(running(x, layers[0], n) if linear_ is layers[1] else x, linear_, n), norm, n).clamp(min=0)
+    return x
+
+
+def rms(x, body, n):
+    x = linear(x, body.layers[0], n)
+    return (x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * body.layers[1].scale[n, 0]).clamp(min=0)
+
+
 BODIES = {
     "SimBa": (SimbaBody(SIZE, N, width=6, blocks=2), simba), "Flash": (FlashBody(SIZE, N, width=6, blocks=2), flash),
     "SimbaV2": (SimbaV2Body(SIZE, N, width=6, blocks=2), simbav2),
     "layer norm": (MlpBody(SIZE, N, hidden_layers=(6,)), mlp),
     "CrossQ": (MlpBody(SIZE, N, hidden_layers=(6,), norm=BatchNorm, norm_input=True, norm_last=True), crossq),
+    "XQC": (MlpBody(SIZE, N, hidden_layers=(6, 7), norm=BatchNorm, norm_input=True, unit_weights=True), xqc),
+    "RMS": (MlpBody(SIZE, N, hidden_layers=(6,), norm=RMSNorm), rms),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_each_network_against_a_recomputation(name):
+def test_each_network_and_a_step_of_it_against_a_recomputation(name):
+    """Outputs, gradients of all parameters, and norms of 1 after a step where they are kept."""
     body, by_hand = BODIES[name]
-    body = moved(body).float()
-    x = drawn(N, M, SIZE).float()
-    expected = torch.stack([by_hand(x[n].double(), body.double(), n) for n in range(N)])
-    torch.testing.assert_close(body.float()(x).double(), expected, rtol=1e-5, atol=1e-5)
+    body = moved(copy.deepcopy(body)).float()
+    x, double = drawn(N, M, SIZE).float(), copy.deepcopy(body).double()
+    found, expected = body(x), torch.stack([by_hand(x[n].double(), double, n) for n in range(N)])
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    weights = drawn(*found.shape)
+    found.backward(weights.float())
+    expected.backward(weights)
+    for own, other in zip(body.parameters(), double.parameters(), strict=True):
+        torch.testing.assert_close(own.grad.double(), other.grad, rtol=1e-4, atol=1e-4)
+    torch.optim.SGD(body.parameters(), 0.1).step()
+    for part in projections(body):
+        before = [p.clone() for p in part.parameters(recurse=False)]
+        part.project()
+        if isinstance(part, OrthogonalLinear):
+            assert torch.allclose(part.weight, before[0] / torch.linalg.vector_norm(before[0], dim=1, keepdim=True), atol=1e-6)
+        else:
+            length = torch.cat(before, -1).square().sum(-1, keepdim=True).sqrt() / before[0].shape[-1] ** 0.5
+            assert all(torch.allclose(p, old / length, atol=1e-5) for p, old in zip(part.parameters(recurse=False), before))
 
 
 def test_layers_that_begin_orthogonal_and_stay_at_norm_1():
@@ -226,7 +256,7 @@ def test_layers_that_begin_orthogonal_and_stay_at_norm_1():
     torch.testing.assert_close(torch.linalg.vector_norm(wide.weight, dim=1), torch.ones(N, 8))
     narrow = OrthogonalLinear(N, 8, 4, gain=2.0)
     torch.testing.assert_close(narrow.weight.mT @ narrow.weight, 4.0 * torch.eye(4).expand(N, 4, 4), atol=1e-5, rtol=0)
-    norm = RMSNorm(N, 6)
+    norm = RMSNorm(N, 6, unit=True)
     with torch.no_grad():
         norm.scale.mul_(3.0)
     norm.project()
@@ -327,10 +357,32 @@ def test_dropout_comes_before_normalisation():
         assert kinds.index("Dropout") == 1
 
 
-def test_simbas_blocks_begin_by_their_inputs():
-    for block in SimbaBody(3, 2, 64, 1).blocks:
-        assert block.widen.weight.std().item() == pytest.approx(math.sqrt(2 / 64), rel=0.05)
-        assert block.narrow.weight.std().item() == pytest.approx(math.sqrt(2 / 256), rel=0.05)
+def test_simbas_and_crossqs_layers_begin_as_flax_makes_them():
+    """Normals of variance 2 and 1 over inputs, which are cut at two deviations of the uncut one; biases of 0."""
+    (block,) = SimbaBody(3, 2, 64, 1).blocks
+    mlp = MlpBody(100, 2, (300,), norm=None, initial_weights="lecun")
+    for layer, variance in (
+        (block.widen, 2 / 64), (block.narrow, 2 / 256), (mlp.layers[0], 1 / 100), (mlp.head(50), 1 / 300),
+    ):  # fmt: skip
+        weight = layer.weight
+        assert weight.std().item() == pytest.approx(math.sqrt(variance), rel=0.05) and not layer.bias.any()
+        assert weight.abs().max() <= 2 * math.sqrt(variance) / 0.8796 + 1e-6
+        assert (weight.abs() > 2.1 * math.sqrt(variance)).any()
+
+
+@pytest.mark.parametrize(
+    "make, told",
+    [
+        (lambda body: CriticEnsemble(SIZE, body=body, last_init_range=0.5), r"CriticEnsemble\.last_init_range has no effect"),
+        (lambda body: CriticEnsemble(SIZE, body=body, activation=torch.nn.Tanh), r"CriticEnsemble\.activation has no effect"),
+        (lambda body: ActorNetwork(SIZE, 2, body=body, head_bias_init_range=0.1), r"ActorNetwork\.head_bias_init_range has no"),
+        (lambda body: MlpBody(SIZE, 2, unit_weights=True, initial_weights="lecun"), "which unit_weights leaves unused"),
+        (lambda body: MlpBody(SIZE, 2, initial_weights="flax"), "must be 'torch' or 'lecun', got 'flax'"),
+    ],
+)
+def test_settings_that_a_body_leaves_unused_are_refused(make, told):
+    with pytest.raises(TaacError, match=told):
+        make(LayerNormed)
 
 
 def test_hidden_layers_and_head_have_weights_of_norm_1():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from taac.data_structures import StepType
 from taac.errors import TaacError
-from taac.ops.value_ops import compare_through_return, n_step_return, one_step_return
+from taac.ops.value_ops import bootstraps, compare_through_return, n_step_return, one_step_return
 
 F, M, L = StepType.FIRST, StepType.MID, StepType.LAST
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
@@ -515,3 +515,17 @@ def test_what_compare_through_expects_where_the_rollout_went_on(beta_1):
     columns[1][1] = q_1  # `exact_compare_through`
     exact = compare_through_return(*columns, torch.tensor([[False], [True], [False]]))[0].item()
     assert beta_0 * passed + beta_1 * exact == pytest.approx(value)
+
+
+@pytest.mark.parametrize("parts", [None, 2, 5])
+def test_a_return_taken_apart_is_the_return(parts):
+    """Of a vector reward too, also where it has as many parts as the batch has environments (5)."""
+    torch.manual_seed(0)
+    shape = (7, 5) if parts is None else (7, 5, parts)
+    reward, value, bonus = torch.randn(3, *shape)
+    step_type = torch.randint(0, 3, (7, 5), dtype=torch.uint8)
+    discount, switch = 0.9 * torch.rand(7, 5), torch.rand(7, 5) < 0.4
+    discount = discount if parts is None else discount.unsqueeze(-1) * torch.linspace(0.5, 1.0, parts)
+    found = bootstraps(reward, step_type, discount, (step_type == L) | switch, bonus)
+    expected = compare_through_return(reward, value, step_type, discount, switch, bonus)
+    torch.testing.assert_close(found.reward + found.discount * value.gather(0, found.frame), expected)

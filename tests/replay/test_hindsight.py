@@ -272,6 +272,38 @@ def test_longer_segments_are_cut_where_the_goal_is_new():
     assert (step.discount == 1).all()
 
 
+@pytest.mark.parametrize("more", [{"max_steps": 2}, {"compute_terminated": reached}])
+def test_what_a_memory_is_warmed_up_with_is_no_part_of_what_is_learnt(more):
+    """With a burn-in of 3, cuts, goals and ends are counted from frame 3 of a segment on."""
+    replay = chains(buffer(1, 60, burn_in=3, probability=1.0, **more), [20], 60)
+    torch.manual_seed(0)
+    batch = replay.sample_batch(300, 8)
+    step = batch.experience.time_step
+    goal, first = step.observation["desired_goal"][0, :, 0], batch.first
+    ahead = first % 20 + 3 < 19  # later frames of the episode are left
+    assert torch.equal(goal >= 0, ahead) and (goal[ahead] > first[ahead] + 3).all()
+    whole = first % 20 < 12
+    assert whole.any() and (step.step_type[1:4, whole] == MID).all() and (step.discount[:4, whole] == 1).all()
+    if "max_steps" in more:
+        assert (step.step_type[4, whole] == MID).all() and (step.step_type[5:, whole] == LAST).all()
+    else:
+        at = (goal - first).long()  # where the goal is reached
+        for i in torch.nonzero(whole & (at < 8)).flatten().tolist():
+            assert step.discount[at[i], i] == 0 and step.step_type[at[i], i] == LAST
+
+
+def test_an_episode_that_was_cut_off_at_its_first_frame_is_not_compared():
+    """An environment crashed there: LAST with a reward of 0, which no function of goals gave."""
+    replay = buffer(length=200)
+    for n in range(200):
+        one = frame([LAST if n % 4 == 0 else FIRST if n % 4 == 1 else LAST if n % 4 == 3 else MID], [n], [-1.0])
+        if n % 4 == 0:
+            one.time_step.reward[:] = 0.0
+        replay.add(one)
+    for _ in range(20):
+        replay.sample_batch(16, 2)
+
+
 def test_a_resumed_buffer_draws_what_it_would_have_drawn():
     replay = chains(buffer(2, 30), [4, 7], 44)
     replay.sample_batch(4, 3)  # its index of episodes was in use
@@ -353,6 +385,28 @@ def test_ends_by_the_goal_that_no_function_knows_are_refused():
         with pytest.raises(TaacError, match=r"as if the goal ended them.*compute_terminated.*Define it"):
             replayed(**more)
     replayed(compute_terminated=reached)
+
+
+def test_ends_by_the_goal_are_known_by_dense_rewards_too():
+    """Episodes come nearer to the goal and end there, or end anywhere."""
+
+    def distance(achieved, desired, info):
+        return -np.abs(achieved - desired)[..., 0]
+
+    def replayed(ends, **more):
+        replay = buffer(length=400, compute_reward=distance, **more)
+        for n in range(400):
+            kind = FIRST if n % 10 == 0 else LAST if n % 10 == 9 else MID
+            one = frame([kind], [n], [n // 10 * 10 + ends], discount=0.0 if kind == LAST else 1.0)
+            one.time_step.reward[:] = 0.0 if kind == FIRST else -abs(n % 10 - ends)
+            replay.add(one)
+        for _ in range(50):
+            replay.sample_batch(64, 2)
+
+    with pytest.raises(TaacError, match=r"a better reward than most frames, as if the goal ended them"):
+        replayed(9.0)
+    replayed(9.0, compute_terminated=reached)
+    replayed(5.0)
 
 
 def test_the_next_episode_of_a_segment_is_learnt_from():

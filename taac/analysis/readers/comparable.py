@@ -13,13 +13,13 @@ from taac.errors import TaacError
 # Packages that do not affect results.
 _NO_MATTER = ("tensorboard", "gin-config")
 _ENV_NAME = "create_environment.env_name"
-_USING = ("create_environment.wrappers", "create_environment.env_kwargs", "create_experiment.evaluation_wrappers")
+_USING = ("create_environment.wrappers", "create_environment.env_kwargs", "create_environment.evaluation_wrappers")
 _REFERENCE = re.compile(r"@((?:[\w.]+/)*)([\w.]+)|%([\w./]+)")  # scopes and name of a configurable, or a macro
 _CLASS = re.compile(r"([\w.]+):(\w+)")
 _ENVIRONMENT = tuple(f"create_environment.{n}" for n in ("engine", "env_kwargs", "max_episode_steps", "wrappers"))
 _EVALUATION = (
     "Intervals.evaluation_interval", "Evaluator.evaluation_episodes", "Evaluator.evaluation_epsilon",
-    "create_experiment.evaluation_wrappers",
+    "create_environment.evaluation_wrappers",
 )  # fmt: skip
 _MOST_USED = 100  # configurables of an environment; a stranger's settings may name more than can be looked for
 _LONGEST = 200  # the most characters of a value in a message

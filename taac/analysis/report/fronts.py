@@ -40,7 +40,7 @@ def fronts(scores: AllScores, tasks: Sequence[dict[str, Any]]) -> list[dict[str,
 
     A row has the `task`, the `cost`, the `hypervolume` with its interval (`bootstrap_spread`, within a method's runs; None if all
     mean returns are equal), and of each method, by rising cost, the means `x` of cost and `y` of return with their intervals,
-    whether it is `on_front`, and in which `share` of resamples it is. Diverged runs are left out.
+    whether it is `on_front`, and in which `share` of resamples it is (None if a method has one run). Diverged runs are left out.
 
     Args:
         tasks: the report's rows of tasks, which have the means.
@@ -76,16 +76,17 @@ def _front(methods: Sequence[str], runs: Sequence[np.ndarray]) -> tuple[dict[str
     box = (points[0].max(), points[1].min(), points[1].max())
     rng = np.random.default_rng(SEED)
     resampled = means([rng.integers(of.shape[1], size=(RESAMPLES, of.shape[1])) for of in runs])
-    shares = nondominated(resampled).mean(0)
+    several = all(of.shape[1] > 1 for of in runs)  # resampling one run says nothing of how sure it is
+    shares = nondominated(resampled).mean(0).tolist() if several else [None] * len(methods)
     found = None
     if box[2] > box[1] and box[0] > 0:
         estimate = float(hypervolume(points, box))
         interval = Interval(estimate, np.nan, np.nan, CONFIDENCE, "undefined: a method has one run")
-        if all(of.shape[1] > 1 for of in runs):
+        if several:
             spread = bootstrap_spread(lambda numbers: hypervolume(means(numbers), box), [of.shape[1] for of in runs])
             interval = student_interval(estimate, spread, [np.ones(1)], CONFIDENCE, "bootstrap t")
         found = cut_interval("hypervolume", interval._asdict())
-    rows = zip(methods, nondominated(points).tolist(), shares.tolist())
+    rows = zip(methods, nondominated(points).tolist(), shares)
     return found, [dict(zip(("method", "on_front", "share"), row)) for row in rows]
 
 

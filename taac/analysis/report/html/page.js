@@ -253,7 +253,7 @@ function fronts() {
     const chart = new Front(`${front.task}: return against ${report.costs[front.cost]}`, points, report.costs[front.cost], (m) => !hidden.has(m));
     charts.push(chart);
     const rows = points.map((p) => [
-      methodHead(p.method), valueCell(p.x), valueCell(p.y), cell(p.on_front ? "yes" : "no"), cell(`${Math.round(100 * p.share)}%`),
+      methodHead(p.method), valueCell(p.x), valueCell(p.y), cell(p.on_front ? "yes" : "no"), cell(p.share === null ? "undefined" : `${Math.round(100 * p.share)}%`),
     ]);
     const names = ["method", report.costs[front.cost], "final return", "on the front", "of resamples"];
     const volume = front.hypervolume;
