@@ -27,6 +27,12 @@ PINK = ("create_collector.explorer = @ColoredNoise()", "ColoredNoise.length = 15
 RELATED = ("create_collector.explorer = @AutoregressiveNoise()", "ActorCriticAlgorithm.actor_regularizers = (@L2C2,)")
 GOALS = ("create_environment.info = ('is_success',)", "action_repeat = 1", "reward_clip = None")
 OF_STATES = ("create_collector.explorer = @StateDependentNoise()",)
+GSDE = (*OF_STATES, "ActorNetwork.gsde_log_std = -3.0", "ActorCriticAlgorithm.actor_regularizers = (@CAPS,)")
+LATE = ("create_environment.evaluation_wrappers = (@ActionDelay,)",)
+NARROW_CROSSQ = ("critic/MlpBody.hidden_layers = (16, 16)", "actor/MlpBody.hidden_layers = (16,)")
+CROSSQ = ("gin/backbones/crossq.gin", "gin/backbones/held_noise.gin")
+NARROW_FLASH = ("critic/FlashBody.width = 16", "actor/FlashBody.width = 16", "batch_size = 16")
+PREFIXES = (*GOALS, "ActorCriticAlgorithm.critic_ctor = @PrefixCritics", "PrefixCritics.hidden_layers = (16,)")
 DEAR = ("DurationCoordinate.decision_price = 0.1", "DurationCoordinate.change_price = 0.2")
 ANEW = ("Trainer.hooks = {'before_update': @Reset()}", "Reset.at = (30, 100, 180)")
 EARLY = ("checkpoint_interval = 64", "initial_collect_steps = 160")
@@ -80,7 +86,15 @@ MORE = (
     Setting("sac_discrete", BOARD, 2, "pixels, masks, a vector reward", PIXELS),
     Setting("taac", "Hopper-v5", 2, "a learnt price of decisions", PRICED),
     Setting("temporl", "Pendulum-v1", 1, "a rising price of decisions", RISING),
+    Setting("sac_hybrid", "Pendulum-v1", 2, "a price of decisions", ("TaacAlgorithm.decision_price = 0.1",)),
+    Setting("sac_krep", "Pendulum-v1", 2, "a learnt price of decisions", ("MixedSacAlgorithm.target_decision_rate = 0.5",)),
+    Setting("sdar", "Hopper-v5", 1, "a learnt price of decisions", ("SdarAlgorithm.target_decision_rate = 0.3",)),
     Setting("sac", "Hopper-v5", 2, "delays, asynchronous", (*DELAYED, *ASYNCHRONOUS)),
+    Setting("taac", "Pendulum-v1", 1, "a delay of evaluations", LATE),
+    Setting("sac", "Hopper-v5", 2, "gSDE, CAPS", GSDE),
+    Setting("sac", "Hopper-v5", 1, "CrossQ, held noise", NARROW_CROSSQ, CROSSQ),
+    Setting("taac", "Pendulum-v1", 2, "FlashSAC", NARROW_FLASH, ("gin/backbones/flash_small.gin",)),
+    Setting("sac_chunk", "FetchReach-v4", 1, "prefixes, goals in hindsight", PREFIXES, ("gin/her.gin",)),
     Setting("taac", "FetchReach-v4", 2, "goals in hindsight", GOALS, ("gin/her.gin",)),
     Setting("sac", "Hopper-v5", 2, "parts that begin anew", ANEW),
     Setting("sac", "Pendulum-v1", 2, "pink noise", PINK),
