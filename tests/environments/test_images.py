@@ -206,3 +206,15 @@ def test_sampled_pictures_are_shifted_each_frame_by_a_number_of_its_own():
 def test_a_shift_of_no_picture_is_refused():
     with pytest.raises(TaacError, match=r"random_shift moves pictures of bytes \[H, W, C\], and the observations have none"):
         build("create_agent.random_shift = 4")
+
+
+def test_collectors_bring_stacks():
+    trainer = build(*RUN, "create_environment.frame_stack = 3", "create_experiment.collectors = 1", "normalize_rewards = False",
+                    "reward_clip = None", method="sac")  # fmt: skip
+    try:
+        learn_until(trainer, 2)
+        step = trainer.replay_buffer.sample(16, 2).time_step
+        stack, goes_on = step.observation, ~step.is_first()[1]
+        assert stack.shape == (2, 16, 12, 12, 3) and torch.equal(stack[1, goes_on, ..., 1], stack[0, goes_on, ..., 2])
+    finally:
+        trainer.close()

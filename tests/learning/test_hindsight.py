@@ -92,6 +92,18 @@ def test_processes_of_their_own_leave_the_reward_function_here():
         trainer.close()
 
 
+def test_collectors_bring_goals_and_what_episodes_tell():
+    told = "create_environment.info = ('is_success',)"
+    trainer = make("taac", "create_experiment.collectors = 1", told, "num_env_steps = 2000")
+    try:
+        learn_until(trainer, 3)
+        goals = trainer.replay_buffer.sample_batch(64, 2).experience.time_step.observation["desired_goal"]
+        assert isinstance(trainer.replay_buffer, HindsightReplayBuffer) and len(torch.unique(goals)) > 5
+        assert trainer.collector.environment.info == ("is_success",)
+    finally:
+        trainer.close()
+
+
 def test_success_may_end_episodes_that_the_environment_does_not_end():
     """`SuccessEndsEpisode` turns -1 and 0 into 0 and an end with 1, for new goals, too."""
     trainer = make("sac", "create_environment.wrappers = (@SuccessEndsEpisode,)")
