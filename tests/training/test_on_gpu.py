@@ -45,6 +45,39 @@ def test_every_method_acts_and_learns(method):
         trainer.close()
 
 
+PARTS = {
+    "flash": ("taac", ["CriticEnsemble.body = @FlashBody", "ActorNetwork.body = @FlashBody", "FlashBody.width = 8",
+                       "CriticEnsemble.returns = @CategoricalReturns()", "normalize_rewards = 'bounded'",
+                       "create_collector.explorer = @HeldNoise()", "reward_clip = None"]),
+    "renormalised": ("sac", ["CriticEnsemble.body = @MlpBody", "ActorNetwork.body = @MlpBody", "MlpBody.hidden_layers = (8,)",
+                             "MlpBody.norm = @BatchNorm", "BatchNorm.renorm_after = 0",
+                             "ActorCriticAlgorithm.target_update_tau = 1.0"]),
+    "quantiles of a subset": ("taac_q", ["CriticEnsemble.returns = @QuantileReturns()", "CriticEnsemble.num_critics = 3",
+                                         "ActorCriticAlgorithm.target_subset = 2"]),
+    "sphere, numbers spread": ("temporl", ["CriticEnsemble.body = @SimbaV2Body", "SimbaV2Body.width = 8",
+                                           "CriticEnsemble.returns = @CategoricalReturns()", "CategoricalReturns.sigma = 0.75"]),
+    "prefixes": ("sac_chunk", ["ActorCriticAlgorithm.critic_ctor = @PrefixCritics", "PrefixCritics.hidden_layers = (8,)"]),
+    "price": ("taac", ["TaacAlgorithm.target_decision_rate = 0.3", "ActorCriticAlgorithm.actor_regularizers = (@CAPS, @L2C2)",
+                       "create_collector.explorer = @ColoredNoise()", "ColoredNoise.length = 20"]),
+    "gSDE": ("sac", ["ActorNetwork.gsde_log_std = -3.0", "create_collector.explorer = @StateDependentNoise()"]),
+    "goals": ("taac", ["create_environment.env_name = 'tests.toy_tasks:taac-test/Reach-v0'", "normalize_rewards = False",
+                       "create_experiment.replay_buffer_ctor = @HindsightReplayBuffer"]),
+    "pictures": ("sac", ["create_environment.env_name = 'tests.environments.test_images:taac-test/Drift-v0'",
+                         "create_environment.frame_stack = 2", "create_agent.random_shift = 2", "ImageEncoder.channels = (4,)",
+                         "ImageEncoder.kernels = (4,)", "ImageEncoder.strides = (2,)"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_parts_compute_where_the_agent_is(part):
+    method, params = PARTS[part]
+    with pretended():
+        trainer = build(*SMALL, *params, method=method)
+        learn_until(trainer, 2)
+        assert all(tensor.is_cuda for tensor in trainer.agent.state_dict().values())
+        trainer.close()
+
+
 WHOLE = {
     "around the loss": ("taac", [PRIORITIZED, *NORMALIZED, "create_agent.reward_signals = (@RND,)",
                                  "Learner.diagnostics = 'histograms'"]),
