@@ -69,7 +69,7 @@ class Points(NamedTuple):
     def __repr__(self) -> str:
         episodes = self.points[0].summary.episodes
         widths = {"delay": 5, "threshold": 9, "hold": 4, "return": 21, "decisions": 9, "repeated": 8, "mean run": 8, "jerk": 7}
-        widths |= {"change": 7, "MMACs": 8}
+        widths |= {"change": 7, "high f": 7, "MMACs": 8}
         text = [
             f"{printable(self.method)} on {printable(self.environment)}, {episodes} greedy episodes each:\n",
             " ".join(f"{name:>{width}}" for name, width in widths.items()),
@@ -80,10 +80,11 @@ class Points(NamedTuple):
             text.append(
                 f"{delay:>5} {'' if threshold is None else threshold:>9} {hold:>4} {interval:>21} {summary.decisions:>9.1f} "
                 f"{summary.fraction_repeated:>8.0%} {summary.mean_run:>8.2f} {summary.jerk:>7.3g} {summary.action_change:>7.3g} "
-                f"{summary.multiply_adds / 1e6:>8.3g}"
+                f"{summary.high_frequency:>7.3g} {summary.multiply_adds / 1e6:>8.3g}"
             )
         text.append("\nreturn: mean with half the width of its 95% interval over episodes; the other columns are means")
-        text.append("change: of the action from step to step; MMACs: a million multiply-adds of the networks that acting needs")
+        text.append("change: of the action from step to step; high f: power of its high frequencies (Mysore et al.)")
+        text.append("MMACs: a million multiply-adds of the networks that acting needs")
         for (threshold, delay), line in self.lines().items():
             if len(line) > 1:
                 of = "" if threshold is None else f", threshold {threshold:g}"
@@ -211,6 +212,8 @@ def _picture(found: Points) -> bytes:
     late = "steps until an action takes effect" if by_delay else "decisions an episode"
     axis.set(xlabel="steps for which an action is held" if by_hold else late, ylabel="return")
     axis.set_title(f"{found.method} on {found.environment}" + ("" if by_hold or by_delay else ": switch_threshold"))
+    if by_hold or by_delay:
+        axis.xaxis.get_major_locator().set_params(integer=True)
     if len(lines) > 1:
         axis.legend(fontsize="small")
     file = io.BytesIO()
