@@ -8,11 +8,13 @@ Sizes are those of `updates`: observations of 17, actions of 6, hidden layers or
 from __future__ import annotations
 
 import argparse
+import statistics
 from typing import Any
 
-from experiments.benchmarks import common
+from experiments.benchmarks import common, floor
 from experiments.benchmarks.common import OURS, PEERS, Contender, ratio_goal
 from experiments.benchmarks.contenders import ON_S_ALONE
+from experiments.benchmarks.updates import PEAK
 
 # File, what makes widths and numbers equal, and SBX's name of the same, with its policy and what makes it the same.
 BACKBONES: dict[str, tuple[str, list[str], tuple[Any, ...] | None]] = {
@@ -45,14 +47,18 @@ def parser() -> argparse.ArgumentParser:
     return flags
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
+def run(options: argparse.Namespace, best: dict[str, Any] | None = None) -> dict[str, Any]:
+    """`best`: the peak product as `floor.run` found it; measured first if not given."""
+    if best is None:
+        best = floor.run(options)["peak"]
     common.say("updates a second with each backbone")
     sent = {"task": "updates", "frames": options.frames, "batch_size": options.batch_size, "per_call": 1}
     sent["warmup"] = 10 if options.quick else 100
-    contenders, pairs = [], []
+    contenders = [Contender(PEAK, OURS, {"task": "peak", "path": best["path"], "shape": best["shape"], "warmup": 1})]
+    pairs = []
     for name, (file, params, theirs) in BACKBONES.items():
         for method, own in (("sac", [ON_S_ALONE]), ("taac", [])):
-            row = {"method": method, "gin_params": [*params, *own, "create_agent.compile = True"]}
+            row: dict[str, Any] = {"method": method, "count": True, "gin_params": [*params, *own, "create_agent.compile = True"]}
             row["files"] = [f"gin/backbones/{file}.gin"] if file else []
             contenders.append(Contender(f"{method.upper()}, {name}", OURS, {**sent, **row}))
         if theirs is not None:
@@ -61,8 +67,16 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             asked = {**sent, "peer": "sbx", "algorithm": algorithm, "policy": policy, "settings": same[0] if same else {}}
             contenders.append(Contender(label, PEERS, asked))
             pairs.append((f"SAC, {name}", label))
-    rates, _, problems = common.interleaved(contenders, options)
-    figures = common.rate_figures(contenders, rates, problems, "updates/s")
+    rates, about, problems = common.interleaved(contenders, options)
+
+    def note(name: str) -> str:
+        if "gflop" not in about[name] or PEAK not in rates:
+            return ""
+        gflop = about[name]["gflop"]
+        share = statistics.median(gflop * rate / peak for rate, peak in zip(rates[name], rates[PEAK]))
+        return f"{gflop:.2f} GFLOP, {share:.0%} of the peak rate"
+
+    figures = common.rate_figures(contenders[1:], rates, problems, "updates/s", note)
     goals = [ratio_goal(f"{ours}: updates/s over SBX", rates, ours, theirs, 1.2, problems) for ours, theirs in pairs]
     return {"title": "Backbones", "figures": figures, "goals": goals}
 

@@ -104,11 +104,27 @@ def updater(options: dict[str, Any]) -> Any:
     return trainer
 
 
+def counted(options: dict[str, Any]) -> float:
+    """Operations of the matrix products of an update in 1e9, as torch counts them; the mean over a policy delay."""
+    from torch.profiler import ProfilerActivity, profile
+
+    eager = [p for p in options["gin_params"] if not p.startswith("create_agent.compile")]
+    trainer = updater({**options, "frames": 3000, "gin_params": [*eager, "Learner.matmul = 'plain'"]})
+    delay = trainer.agent.algorithm.policy_delay
+    trainer.collector.env_steps += delay
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_flops=True) as seen:
+        trainer.learn()
+    products = [f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm")]
+    return float(sum(event.flops or 0 for event in seen.events() if event.name in products)) / delay / 1e9
+
+
 def updates(options: dict[str, Any], answer: Answer) -> None:
     """Updates: sampling, gradient step and targets, `per_call` of them between two environment steps."""
     begin, per_call, about = time.time(), options["per_call"], {}
     if "limit" in options:  # then it ends, and says where it was
         faulthandler.dump_traceback_later(options["limit"], exit=True)
+    if options.get("count"):
+        about["gflop"] = counted(options)
     trainer = updater(options)
     finish = finisher(trainer)
 

@@ -20,6 +20,7 @@ from experiments.benchmarks import (
     flops,
     hindsight,
     memory,
+    ours,
     profile_collect,
     profile_update,
     ranks,
@@ -31,6 +32,7 @@ from experiments.benchmarks import (
     updates,
     worker,
 )
+from experiments.benchmarks.contenders import ON_S_ALONE
 from tests import forked
 from tests.environments import envpool_stand_in
 from tests.ranks import together
@@ -322,3 +324,9 @@ def test_engines_are_measured_alike(monkeypatch):
         found = engines.engines(env_name, names=(name,), **tiny)
         assert set(found) == {("environments", 2, name), ("collecting", 2, name)}
         assert all(len(rates) == 2 and min(rates) > 0 for rates in found.values())
+
+
+def test_counted_operations_are_those_by_shapes():
+    """Between the count that leaves out what nobody needs and the one that does not."""
+    row = {"frames": 3000, "batch_size": 256, "method": "sac", "gin_params": [ON_S_ALONE, "create_agent.compile = True"]}
+    assert flops.sac(strict=True) / 1e9 <= ours.counted(row) <= flops.sac() / 1e9
