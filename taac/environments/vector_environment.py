@@ -137,7 +137,7 @@ class VectorEnvironment:
                 raise TaacError(
                     f"environment '{self.name}' has {path} = {now.get(path)}, and it was {held.get(path)!r:.{_LONGEST}} in "
                     "training: its spaces have changed under the same name, so the agent's actions and observations would mean "
-                    "something else. Make it as it was, or train a new run in another folder"
+                    "something else. Make it as it was, also in evaluations, or train a new run in another folder"
                 )
 
     def reset(self, seed: int) -> TimeStep:

@@ -114,16 +114,6 @@ def check_hindsight(
         raise TaacError("SqilReplay sets all rewards itself, so HindsightReplayBuffer has no effect: use @ReplayBuffer")
 
 
-def check_evaluation_wrappers(evaluation: VectorEnvironment, training: VectorEnvironment) -> None:
-    """Refuses wrappers of evaluations with which an agent would see or do something else than in training."""
-    for name in ("observation_space", "action_space"):
-        if (made := getattr(evaluation, name)) != (expected := getattr(training, name)):
-            raise TaacError(
-                f"create_environment.evaluation_wrappers give evaluations the {name} {made}, expected training's, {expected}: "
-                "bind the same parts in both, such as observe_pending of a delay"
-            )
-
-
 def refuse_ambiguous(action_spec: Nest) -> None:
     """Refuses MultiDiscrete actions, because their entries may be agents or branches."""
     for leaf in nest.flatten(action_spec):

@@ -245,7 +245,6 @@ def create_experiment(
         evaluation_environment = create_environment(num_envs=evaluation_envs, asynchronous=False, evaluating=True, **other)
         opened.callback(evaluation_environment.close)
         evaluation_environment.name += " (evaluation)"  # for error messages
-        checks.check_evaluation_wrappers(evaluation_environment, environment)
         evaluation_environment.load_state_dict(environment.state_dict())  # they may draw their spaces
         intervals = Intervals()
         ratio = functools.partial(UpdateRatio, environment.num_envs * ranks.count, intervals.num_env_steps)

@@ -174,7 +174,7 @@ def test_training_does_not_notice_a_delay_of_evaluations(tmp_path):
 
 
 def test_wrappers_of_evaluations_that_change_a_space_are_refused():
-    with pytest.raises(TaacError, match=r"give evaluations the observation_space Dict\(.*pending_actions.*, expected training's"):
+    with pytest.raises(TaacError, match=r"\(evaluation\)' has observation_space.* in training: its spaces have changed.*also in eval"):
         build("create_environment.evaluation_wrappers = (@ActionDelay,)", "ActionDelay.observe_pending = True")
 
 
