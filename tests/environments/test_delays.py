@@ -174,7 +174,7 @@ def test_training_does_not_notice_a_delay_of_evaluations(tmp_path):
 
 
 def test_wrappers_of_evaluations_that_change_a_space_are_refused():
-    with pytest.raises(TaacError, match=r"\(evaluation\)' has observation_space.* in training: its spaces have changed.*also in eval"):
+    with pytest.raises(TaacError, match=r"\(evaluation\)' has observation_space.* in training.*also in evaluations"):
         build("create_environment.evaluation_wrappers = (@ActionDelay,)", "ActionDelay.observe_pending = True")
 
 
