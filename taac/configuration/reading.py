@@ -19,6 +19,7 @@ from taac.configuration.plain_words import Setting
 from taac.errors import NotTrusted, TaacError, nearest
 
 MAX_BYTES = 1 << 20  # of a gin file, about 100 times the longest
+MOVED = {("create_experiment", "evaluation_wrappers"): "create_environment"}  # as runs of earlier code have it
 Check = Callable[[Binding, Config, bool], None]
 _checks: list[Check] = []
 
@@ -231,6 +232,7 @@ def _binding(statement: Any, where: str) -> Binding:
     if not name:  # `gamma = 0.99`
         macro = f"{scope}/{selector}" if scope else selector
         return Binding(macro, gin_state.MACRO, "value", value, where)
+    selector = MOVED.get((gin_state.short(selector), name), selector)
     configurable = _configurable(selector, where)
     parameters = values.parameters(configurable.wrapped)
     if parameters and name not in parameters:

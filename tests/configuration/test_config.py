@@ -464,3 +464,8 @@ def test_of_an_argument_that_is_passed_on_the_nearest_annotation_and_default_cou
 
     assert values.type_hints(Derived) == {"width": str, "depth": int}
     assert [values.default(Derived, name) for name in ("width", "depth")] == ["x", 2]
+
+
+def test_a_setting_that_has_moved_is_read_where_runs_of_earlier_code_have_it():
+    loaded = configuration.load([], ["create_experiment.evaluation_wrappers = ()"])
+    assert loaded.bound("create_environment.evaluation_wrappers") == ()
