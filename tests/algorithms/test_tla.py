@@ -391,6 +391,33 @@ def test_with_open_gates_and_no_price_the_fast_policy_learns_as_td3_to_the_bit()
         assert torch.equal(algorithm.state_dict()[name], expected), name
 
 
+def test_with_closed_gates_the_slow_policy_learns_as_td3_whose_actions_are_held_to_the_bit():
+    algorithm = always(False, target_noise=0.0)
+    plain = td3(algorithm.slow, target_noise=0.0)
+    experience = batch_of(algorithm)
+    rows, held = [], []  # of an environment that holds each action for K steps and sums their rewards: a frame for each window
+    for b in range(experience.time_step.step_type.shape[1]):
+        frames = TimeStep(*(x[:, b] for x in experience.time_step))
+        begin = int(experience.rollout_info.begins[:, b].nonzero()[0])
+        if frames.is_last()[: begin + 1].any():
+            continue
+        ends = frames.is_last()[begin + 1 : begin + K + 1].nonzero().flatten().tolist()
+        end = begin + (ends[0] + 1 if ends else K)
+        assert (frames.prev_action[begin + 1 : end + 1] == frames.prev_action[begin + 1]).all()
+        pair = TimeStep(*(x[[begin, end]] for x in frames))
+        pair.reward[1] = frames.reward[begin + 1 : end + 1].sum()
+        rows.append(b)
+        held.append(pair)
+    assert len(rows) > 4
+    batch = Experience(*(type(x)(*(leaf[:, rows] for leaf in x)) for x in experience))
+    Learner(Agent(algorithm), 1e-3, matmul="plain").update(batch)
+    Learner(Agent(plain), 1e-3, matmul="plain").update(
+        Experience(TimeStep(*(torch.stack(leaves, 1) for leaves in zip(*held))), ())
+    )
+    for name, expected in plain.state_dict().items():
+        assert torch.equal(algorithm.slow.state_dict()[name], expected), name
+
+
 def test_rows_do_not_influence_one_another():
     algorithm = tla()
     experience = batch_of(algorithm)

@@ -23,6 +23,7 @@ from taac.deployment.exported_policy import ExportedPolicy, _to_environment
 from taac.environments.create import create_environment
 from taac.environments.spaces import action_adapter
 from taac.errors import TaacError
+from taac.playing.saved_agent import load_saved
 from taac.training import experiment
 from tests import forked
 from tests.environments.team import TEAM
@@ -350,6 +351,14 @@ def test_the_command_and_the_example_that_needs_no_taac(tmp_path, ending):
     printed = command(["export", f"--root_dir={run}", f"--output={path}", "--check_steps=300"])
     assert "checked over 300 steps" in printed and "-> action, switch" in printed
     if ending == ".pt2":
+        patient = tmp_path / "patient.pt2"
+        command(["export", f"--root_dir={run}", f"--output={patient}", "--check_steps=5", "--switch_threshold=0.9999"])
+        saved = load_saved(run)
+        _OPENED.append(saved.environment)
+        policy = ExportedPolicy(saved.agent, saved.environment)
+        first, *leaves = (leaf.numpy() for leaf in policy.example(64))
+        inputs, at = [np.zeros_like(first), *leaves], policy.names.outputs.index("switch")
+        assert policy_files.load(path)(inputs)[at].any() and not policy_files.load(patient)(inputs)[at].any()
         return
     onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'taac[onnx]'")
     played = command(["play", f"--root_dir={run}", "--num_episodes=1", "--seed=0"])
