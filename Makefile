@@ -11,6 +11,9 @@ PEERS := .venv-peers
 PEERS_PYTHON ?= $(PEERS)/bin/python
 BENCH_FLAGS ?=
 
+# Where the environment forbids compiled modules, each process of the tests compiles them anew.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: demo test test-all quick lint types docs docs-tables results bench bench-peers package clean
 
 $(STAMP): setup.py constraints.txt

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pathlib
 
+import pytest
+
 FILES = sorted(path.stem for path in pathlib.Path(__file__).resolve().parents[1].glob("gin/methods/*.gin"))
 # SQIL's are SAC and TAAC on other batches, and need demonstrations: `demonstrations/test_imitation.py` has them.
 METHODS = [name for name in FILES if not name.startswith("sqil_")]
@@ -11,6 +13,16 @@ METHODS = [name for name in FILES if not name.startswith("sqil_")]
 REPRESENTATIVES = ["sac", "taac_q", "sac_discrete", "sac_recurrent", "temporl"]
 DISCRETE_METHODS = {"sac_discrete", "sac_branches", "sac_discrete_recurrent"}  # the others are of continuous actions
 DETERMINISTIC = {"td3", "temporl_ddpg", "tla"}  # policies that draw nothing and have no entropy
+
+
+def thinned(values, quick):
+    """The values of a matrix: `make test` takes those that are in `quick`, `make test-all` all."""
+    return [pytest.param(value, marks=() if value in quick else pytest.mark.slow) for value in values]
+
+
+def every_method(*more: str):
+    """The methods: five that stand for the others, and those that are named; `make test-all` takes all."""
+    return thinned(METHODS, {*REPRESENTATIVES, *more})
 
 
 def fitting(method: str) -> list[str]:

@@ -36,11 +36,10 @@ def countdown(method, length, truncate, one_state, *more):
     return gamma, observation, q
 
 
-METHODS = [
-    pytest.param("sac", "SacAlgorithm.entropy_in_target = False", marks=pytest.mark.slow), ("taac", "segment_length = 4"),
-]  # fmt: skip
+METHODS = [("sac", "SacAlgorithm.entropy_in_target = False"), ("taac", "segment_length = 4")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method, more", METHODS)
 def test_under_truncation_the_value_is_that_of_going_on_for_ever(method, more):
     """One state, reward 1: Q = 1/(1 - gamma) = 5, however short the time limit."""
@@ -145,6 +144,7 @@ def test_learns_from_two_rewards_of_which_one_counts():
     assert q[..., 1].mean() == pytest.approx(1 / (1 - 0.5), rel=0.05)
 
 
+@pytest.mark.slow
 def test_what_was_shown_once_is_recalled_with_a_memory():
     """Cue, two steps that do not count, two that do: 2 is the best return, and 0 without a memory."""
     memory = ["GRUMemory.output_size = 16", "Trainer.segment_length = 6", "RecurrentSacAlgorithm.burn_in = 1"]

@@ -33,6 +33,7 @@ def metadata(built) -> email.message.EmailMessage:
     return email.message_from_bytes(about, policy=email.policy.default)
 
 
+@pytest.mark.slow
 def test_the_wheel_has_every_file_of_the_package_and_every_gin_file(built):
     found, expected = distributions.contents(built[1]), distributions.expected()
     assert sorted(name for name in expected if name not in found) == []

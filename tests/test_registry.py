@@ -97,6 +97,7 @@ def test_every_module_that_announces_something_is_imported():
     assert modules - set(imported.split()) == set()
 
 
+@pytest.mark.slow
 def test_a_foreign_environment_is_refused_even_if_nobody_registered(tmp_path):
     (tmp_path / "config.gin").write_text("create_environment.env_name = 'evil:Env-v0'")
     load = "from taac import configuration; import taac.environments.create\nconfiguration.load(['config.gin'])\n"

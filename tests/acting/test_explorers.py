@@ -118,6 +118,7 @@ def test_algorithms_that_store_their_own_choice_are_refused():
         configuration.build(experiment.create_experiment)
 
 
+@pytest.mark.slow
 def test_recurrent_sac_learns_from_what_was_executed():
     """The memories that it stores are of the executed actions, which were not the policy's, and it trains."""
     configuration.load(

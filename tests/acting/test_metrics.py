@@ -330,7 +330,7 @@ def test_a_vector_return_is_summed_over_its_parts():
 # Some frames at a time ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at_once", [7, 64])
+@pytest.mark.parametrize("at_once", [7, pytest.param(64, marks=pytest.mark.slow)])
 def test_frames_worked_on_together_count_as_one_by_one(at_once, monkeypatch):
     """Whose arrays may be written over as soon as they were given; asked for its state, it knows of every frame."""
 

@@ -20,7 +20,7 @@ from taac.networks import ActorNetwork
 from taac.networks.bodies import MlpBody
 from tests.environments.team import TEAM
 from tests.learning.test_compiled_update import traced_only  # noqa: F401
-from tests.methods import METHODS, fitting
+from tests.methods import METHODS, fitting, thinned
 from tests.training.runs import build
 
 F, M, L = (int(kind) for kind in (StepType.FIRST, StepType.MID, StepType.LAST))
@@ -258,7 +258,7 @@ def test_an_action_is_made_of_the_noise_it_is_given(method):
     torch.testing.assert_close(action[decided], expected[decided])
 
 
-@pytest.mark.parametrize("method", ["sac", "td3", "taac", "sac_krep", "sac_recurrent"])
+@pytest.mark.parametrize("method", thinned(["sac", "td3", "taac", "sac_krep", "sac_recurrent"], ("td3", "taac")))
 def test_without_correlation_the_bits_are_those_of_no_explorer(method):
     trainers = [build(*SHORT, *fitting(method), "num_envs = 2", *more, method=method) for more in ([], WHITE)]
     for trainer in trainers:
@@ -318,7 +318,7 @@ def test_agents_that_share_a_policy_have_noise_of_their_own(noise):
 # The whole way --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("noise", EXPLORERS, ids=lambda params: params[0].split("@")[1])
+@pytest.mark.parametrize("noise", thinned(EXPLORERS, EXPLORERS[:2]), ids=lambda params: params[0].split("@")[1])
 def test_a_saved_collector_goes_on_alike(noise):
     """In the middle of a sequence; and at once after random steps, of which none is the noise's."""
     params = [*SHORT, "num_envs = 2", "create_environment.max_episode_steps = 25", *noise]

@@ -135,9 +135,11 @@ def test_a_rate_that_cannot_be_reached_is_refused(method, algorithm, longest, to
 @pytest.mark.parametrize(
     "method, algorithm, wanted",
     [
-        ("taac", "TaacAlgorithm", 0.02), ("sac_hybrid", "TaacAlgorithm", 0.02), ("sdar", "SdarAlgorithm", 0.02),
-        ("sac_krep", "MixedSacAlgorithm", 0.9), ("temporl", "TempoRLAlgorithm", 0.9),
-        ("temporl_ddpg", "TempoRLTd3Algorithm", 0.9), ("tla", "TlaAlgorithm", 0.9),
+        ("taac", "TaacAlgorithm", 0.02), ("temporl", "TempoRLAlgorithm", 0.9),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+            ("sac_hybrid", "TaacAlgorithm", 0.02), ("sdar", "SdarAlgorithm", 0.02), ("sac_krep", "MixedSacAlgorithm", 0.9),
+            ("temporl_ddpg", "TempoRLTd3Algorithm", 0.9), ("tla", "TlaAlgorithm", 0.9),
+        )),
     ],
 )  # fmt: skip
 def test_a_price_is_learnt_in_a_training(method, algorithm, wanted):

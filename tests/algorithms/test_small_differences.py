@@ -22,7 +22,7 @@ from tests.algorithms.test_own_encoders import LinearEncoder
 from tests.algorithms.test_td3 import td3
 from tests.algorithms.test_temporl import temporl
 from tests.algorithms.test_tla import always, batch_of, tla
-from tests.methods import fitting
+from tests.methods import fitting, thinned
 from tests.training.runs import build, learn_until
 
 
@@ -89,7 +89,10 @@ def test_the_advantage_is_of_the_action_that_is_compared():
     trainer.close()
 
 
-@pytest.mark.parametrize("method", ["sac", "taac", "td3", "temporl", "tla", "sac_chunk", "sac_value", "sdar"])
+METHODS = ["sac", "taac", "td3", "temporl", "tla", "sac_chunk", "sac_value", "sdar"]
+
+
+@pytest.mark.parametrize("method", thinned(METHODS, ("sac", "taac", "temporl")))
 def test_ends_count_for_no_statistics(method):
     """Of any network that learns: actor, critics, durations, gate."""
     trainer = with_backbone(method, "flash_small")

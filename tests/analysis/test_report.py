@@ -773,6 +773,7 @@ def test_csv_holds_the_numbers_of_json(written):
         assert float(row["p_adjusted"]) == p["p_adjusted"]
 
 
+@pytest.mark.slow
 def test_a_picture_that_is_no_longer_of_this_report_is_removed_and_others_are_kept(comparison, tmp_path):
     write_report(comparison, tmp_path)
     (tmp_path / "mine.png").write_text("mine")
@@ -781,6 +782,7 @@ def test_a_picture_that_is_no_longer_of_this_report_is_removed_and_others_are_ke
     assert not (tmp_path / "report_profile.png").exists() and (tmp_path / "mine.png").exists()
 
 
+@pytest.mark.slow
 def test_more_tasks_and_pairs_than_a_picture_can_hold(comparison, monkeypatch):
     """A picture has at most 65535 pixels each way."""
     from matplotlib.figure import Figure
@@ -795,6 +797,7 @@ def test_more_tasks_and_pairs_than_a_picture_can_hold(comparison, monkeypatch):
     assert "report_improvement.png" not in found
 
 
+@pytest.mark.slow
 def test_a_report_that_cannot_be_made_leaves_the_old_one(written, comparison, tmp_path, monkeypatch):
     write_report(comparison, tmp_path)
     before = listing(tmp_path)

@@ -188,6 +188,7 @@ def test_nothing_is_drawn_before_all_runs_are_known_and_many_points_become_even_
     assert known == [x for x in found["x"] if x >= 70]
 
 
+@pytest.mark.slow
 def test_one_task_or_no_anchors_is_no_curve_and_a_picture_is_drawn_of_two(tmp_path):
     make_run(tmp_path / "alone", task="Ant-v5")
     assert make_report(tmp_path, Options())["over_tasks"]["curves"] is None

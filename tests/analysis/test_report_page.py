@@ -365,6 +365,7 @@ def test_all_hidden_is_an_empty_chart_that_says_so(page):
     assert page.evaluate(f"({READ})()") is None
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize("axis", ["env_steps", "training_decisions", "updates", "seconds"])
 def test_the_axis_is_switched(page, content, axis):
@@ -458,6 +459,7 @@ LOOKS = """[...document.querySelectorAll('#curves svg.chart')[0].querySelectorAl
     return [line.stroke, line.strokeDasharray, mark.getAttribute('d'), getComputedStyle(mark).fill]; })"""
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize("dark", [False, True])
 def test_methods_look_on_the_page_as_in_the_pictures(chromium, wide, dark):
@@ -478,6 +480,7 @@ OUTSIDE = """selector => [...document.querySelectorAll(selector)].filter(e => { 
     return b.width > 0 && (b.left < 0 || b.right > document.documentElement.clientWidth); }).length"""
 
 
+@pytest.mark.slow
 @needs_browser
 def test_on_a_phone_every_verdict_is_on_screen_and_so_are_the_values_at_a_step(chromium, wide):
     tab = browser.Page(chromium, width=390, height=780, mobile=True).open(wide[0])
@@ -501,6 +504,7 @@ def test_on_a_phone_every_verdict_is_on_screen_and_so_are_the_values_at_a_step(c
     assert tab.evaluate("document.documentElement.scrollWidth") == 390 and troubles(tab) == []
 
 
+@pytest.mark.slow
 @needs_browser
 def test_many_pairs_are_folded_up_and_with_a_baseline_those_without_it(chromium, wide, tmp_path):
     tab = browser.Page(chromium).open(wide[0])
@@ -565,6 +569,7 @@ def test_light_and_dark_can_be_read(scheme):
     assert contrast(colors["faint"], colors["panel"]) >= 4.5 and contrast(colors["ink"], colors["warn-paper"]) >= 4.5
 
 
+@pytest.mark.slow
 @needs_browser
 def test_on_a_phone_and_on_paper(chromium, wide):
     tab = browser.Page(chromium, width=360, height=740, mobile=True).open(wide[0])

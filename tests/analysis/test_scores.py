@@ -111,6 +111,7 @@ def test_a_task_on_which_all_diverged_stays(tmp_path):
 INTERVAL = "Intervals.evaluation_interval = 100\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "extra_gin, steps, known, final",
     [
@@ -317,6 +318,7 @@ def test_a_run_without_an_evaluation_of_training_up_to_the_compared_step_is_left
     assert [r["final"] for r in content["runs"]] == [3, None]
 
 
+@pytest.mark.slow
 def test_untrained_agents_are_compared_where_step_0_is_asked_for(tmp_path):
     """It compared the end instead. Returns at step 0 are 5 to 8 and 1 to 4; there is no area, and no share of no steps."""
     for task in ("Hopper-v5", "Ant-v5"):

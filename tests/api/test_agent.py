@@ -20,8 +20,8 @@ from tests.environments.team import TEAM, Team
 from tests.environments.toys import Masked, env_id
 from tests.learning.test_optimizers import CAMERA
 from tests.learning.test_roles import disturb
-from tests.methods import DETERMINISTIC, DISCRETE_METHODS, fitting
-from tests.training.runs import SMALL, built, every_method
+from tests.methods import DETERMINISTIC, DISCRETE_METHODS, every_method, fitting
+from tests.training.runs import SMALL, built
 from tests.training.test_tensorboard import TINY
 
 

@@ -27,6 +27,7 @@ def _in_this_process(monkeypatch):
     monkeypatch.setattr(local, "LocalProcesses", InThisProcess)
 
 
+@pytest.mark.slow
 def test_the_example_of_an_own_environment_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.chdir(tmp_path)

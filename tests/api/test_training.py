@@ -195,6 +195,7 @@ def test_a_run_that_ends_after_an_iteration_of_resets_is_not_evaluated_twice(tmp
     assert run.agent.env_steps == 320 and not run_records.read(run.root_dir, run.root_dir).problems
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_when_it_had_ended_early_goes_no_further(tmp_path, monkeypatch):
     class Killed(BaseException):
         pass
@@ -215,6 +216,7 @@ def test_a_run_that_was_killed_when_it_had_ended_early_goes_no_further(tmp_path,
     assert longer.stopped is None and longer.agent.env_steps == 335
 
 
+@pytest.mark.slow
 def test_an_extended_run_that_fails_before_its_first_checkpoint_still_forgets_why_the_shorter_one_ended(tmp_path):
     def fails(trainer):
         raise RuntimeError("out of memory")

@@ -384,6 +384,7 @@ def test_a_missing_package_is_named_with_its_command(tmp_path, monkeypatch):
         Suggestions(Sweep(SEARCH), record_of(tmp_path), STEPS, 50)
 
 
+@pytest.mark.slow
 def test_a_sweep_of_real_runs_finds_settings_that_train_again(tmp_path):
     pytest.importorskip("optuna", reason="optuna is not installed: pip install 'taac[sweep]'")
     asked = ["--task", POINT, "--method", "sac", "--search", "learning_rate=log:1e-4..1e-2", "--trials", 1, "--seeds", 1]

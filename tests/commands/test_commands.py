@@ -385,7 +385,7 @@ SCRIPT = [str(Path(sys.executable).with_name("taac"))]
 
 
 # What keeps the folder out differs by entry, what is imported by command.
-@pytest.mark.parametrize("command, entry", [("report", ["-m", "taac"]), ("play", SCRIPT)])
+@pytest.mark.parametrize("command, entry", [("report", ["-m", "taac"]), pytest.param("play", SCRIPT, marks=pytest.mark.slow)])
 def test_modules_of_a_strangers_folder_are_not_imported(tmp_path, command, entry):
     for name in ("absl", "gin", "gymnasium", "imageio", "matplotlib", "numpy", "tensorboard", "torch", "tqdm"):
         (tmp_path / f"{name}.py").write_text("open('code_ran', 'w')")
@@ -506,6 +506,7 @@ def test_play_the_best(trained, tmp_path):
     assert result.returncode == 0 and "1 episodes of Pendulum-v1" in result.stdout, result.stderr
 
 
+@pytest.mark.slow
 def test_play_draws_an_episode(trained):
     """Everything at once, beside what play prints without; and refused before any work where it cannot be."""
     folder, _ = trained
@@ -590,6 +591,7 @@ def test_a_run_killed_before_it_was_marked_finished_is_marked_then(trained, tmp_
     assert json.loads((folder / "run.json").read_text())["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_a_gin_file_imports_a_module_from_the_working_directory(tmp_path):
     """Whose environment is made in worker processes, too."""
     (tmp_path / "mine.py").write_text(

@@ -62,6 +62,10 @@ ENVIRONMENTS = {  # the first is the default
 }
 
 
+EVERY = [
+    pytest.param(task, name, marks=() if name == names[0] else pytest.mark.slow)
+    for task, names in ENVIRONMENTS.items() for name in names
+]  # fmt: skip
 DISCRETE_TASKS = {"discrete_control"}
 
 
@@ -102,7 +106,7 @@ def test_every_task_file_has_its_environments_here():
         assert all(name in task.read_text() for name in named)
 
 
-@pytest.mark.parametrize("task, env_name", [(t, e) for t, names in ENVIRONMENTS.items() for e in names])
+@pytest.mark.parametrize("task, env_name", EVERY)
 def test_every_environment_of_every_task(task, env_name):
     skip_without_package(env_name)
     more = [f"create_environment.env_name = '{env_name}'", "num_envs = 1", "create_experiment.evaluation_envs = 1"]

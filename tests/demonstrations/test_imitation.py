@@ -297,6 +297,7 @@ def test_the_monitor_needs_two_halves(demonstrations):
 # The run --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["sqil_taac", *(pytest.param(name, marks=pytest.mark.slow) for name in ("taac_l", "sqil_sac"))]
 )
@@ -373,7 +374,7 @@ def test_an_offline_run_takes_no_step_and_counts_as_if_it_did(method, demonstrat
     torch.testing.assert_close(normalizer.mean_0, held.observation.double().mean((0, 1)))
 
 
-@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize("saved", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_killed_offline_run_ends_as_if_it_had_not_been(saved, demonstrations, tmp_path):
     params = [*SMALL, binding(demonstrations), *OFFLINE, "Intervals.checkpoint_interval = 15", f"Saving.save_replay = {saved}"]
     whole = run(tmp_path / "whole", *params, method="taac")

@@ -128,6 +128,7 @@ def test_any_state_may_be_passed_in_where_an_episode_begins(pair):
         assert torch.equal(expected, found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".onnx", pytest.param(".pt2", marks=pytest.mark.slow)])
 def test_a_file_acts_as_the_agent_does(tmp_path, ending):
     if ending == ".onnx":
@@ -312,6 +313,7 @@ def test_what_cannot_be_traced_is_refused_with_the_reason(tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", PT2_AND_SLOWLY_ONNX)
 def test_a_file_asks_for_what_acting_reads(tmp_path, ending):
     """Not for what critics alone see."""
@@ -322,6 +324,7 @@ def test_a_file_asks_for_what_acting_reads(tmp_path, ending):
     assert policy_files.check(policy_files.load(path), policy, environment, steps=70, seed=3).episodes == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", PT2_AND_SLOWLY_ONNX)
 def test_a_policy_that_agents_share_is_exported(tmp_path, ending):
     """Which come and go, and choose in branches: each has a row of its own in actions and states."""

@@ -200,6 +200,7 @@ def test_an_action_is_copied(delay):
         assert env.step(np.array([1.0]))[0]["unseen_actions"].tolist() == [[1.0]]
 
 
+@pytest.mark.slow
 def test_a_finished_agent_is_evaluated_as_its_run_was(tmp_path):
     """With the wrappers of evaluations; `--delay` comes on top of the run's. 200 steps late, all agents do the same: nothing."""
     short = ("num_env_steps = 310", "initial_collect_steps = 305")

@@ -160,6 +160,7 @@ def test_with_one_step_and_no_price_it_is_the_method_alone(tmp_path):
     assert rows(tmp_path / "plain") == rows(tmp_path / "wrapped")
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path):
     params = ("num_env_steps = 360", CHOSEN, "create_environment.action_repeat = 4", "DurationCoordinate.decision_price = 0.2",
               "DurationCoordinate.change_price = 0.1", "DurationCoordinate.observe_time_left = True")  # fmt: skip

@@ -71,6 +71,7 @@ def test_a_name_that_the_info_never_has_is_refused(info, said):
             environment.step(environment._zero_action)
 
 
+@pytest.mark.slow
 def test_success_is_in_summaries_tables_and_reports(tmp_path):
     """And the mean over an evaluation's episodes is that of what they tell; a killed run goes on telling it."""
     told = [

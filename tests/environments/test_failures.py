@@ -126,6 +126,7 @@ def test_a_process_that_dies_after_the_last_step_is_no_failure():
     assert all(process.exitcode is not None for process in processes)
 
 
+@pytest.mark.slow
 def test_an_environment_may_change_torch_in_a_process_of_its_own(tmp_path):
     create_environment(env_id("Quits"), env_kwargs={"when": "dtype"}, asynchronous=True).close()
     own = fragile(tmp_path, "dtype", num_envs=1, asynchronous=True, modulus=7)
@@ -180,6 +181,7 @@ def test_a_failed_recreation_is_tried_again(tmp_path):
     environment.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "left open"])
 def test_no_process_outlives_the_run_even_if_it_hangs(tmp_path, how):
     script = tmp_path / "run.py"

@@ -208,6 +208,7 @@ def test_a_shift_of_no_picture_is_refused():
         build("create_agent.random_shift = 4")
 
 
+@pytest.mark.slow
 def test_collectors_bring_stacks():
     trainer = build(*RUN, "create_environment.frame_stack = 3", "create_experiment.collectors = 1", "normalize_rewards = False",
                     "reward_clip = None", method="sac")  # fmt: skip

@@ -210,7 +210,7 @@ print("ended:", taac.train(environment, "sac", root_dir="run", **more, **SMALL).
 """
 
 
-@pytest.mark.parametrize("where", ["environment", "callback"])
+@pytest.mark.parametrize("where", [pytest.param("environment", marks=pytest.mark.slow), "callback"])
 def test_a_fork_that_comes_back_does_not_train_on(tmp_path, where):
     """Both processes would write to the run folder, and hold its lock."""
     done = forked.run([where], cwd=tmp_path, code=FORKS)

@@ -126,6 +126,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(package, w
     assert str(error.value) == expected and "pip install " in expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_name", ["FetchPush-v4", "PointMaze_UMaze-v3", "racetrack-v0", "parking-v0", "mo-hopper-v5"])
 def test_ids_of_optional_packages_need_no_module(env_name):
     """In a process of its own, in which no other test has imported the package; another environment imports none."""

@@ -176,6 +176,7 @@ def test_full_disks(campaign):
     assert verdicts.count("stopped, bytes named") >= 2
 
 
+@pytest.mark.slow
 def test_a_buffer_is_written_part_by_part(campaign):
     (row,) = campaign(
         "from taac.specs import TensorSpec\n"

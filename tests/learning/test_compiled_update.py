@@ -12,7 +12,7 @@ from taac.machine.compiled import CompiledFunction
 from taac.training import experiment
 from tests.machine.test_amx import needs_amx
 from tests.machine.test_compiled import needs_compiler
-from tests.methods import fitting
+from tests.methods import fitting, thinned
 from tests.training.runs import assert_same_parameters, build, rows, run, trained
 
 PRIORITIZED = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
@@ -62,7 +62,7 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("method", FAMILIES)
+@pytest.mark.parametrize("method", thinned(FAMILIES, ("sac", "taac_q", "sac_recurrent", "td3")))
 def test_an_update_of_each_family(method, traced_only):
     params = ["hidden_layers = (8,)", "initial_collect_steps = 60", *FAMILIES[method]]
     compiled = updated(method, COMPILE, *params, updates=3)
@@ -100,7 +100,9 @@ SIZES = ["batch_size = @size/PiecewiseSchedule()", "size/PiecewiseSchedule.value
          "size/PiecewiseSchedule.updates = (0, 4)"]  # fmt: skip
 
 
-@pytest.mark.parametrize("method, params", [("sdar", SCHEDULED), ("taac", [*OF_TAAC, *SIZES])])
+@pytest.mark.parametrize(
+    "method, params", [("sdar", SCHEDULED), pytest.param("taac", [*OF_TAAC, *SIZES], marks=pytest.mark.slow)]
+)
 def test_what_follows_a_schedule(method, params, traced_only):
     params = ["hidden_layers = (8,)", "initial_collect_steps = 60", *params]
     compiled = updated(method, COMPILE, *params)

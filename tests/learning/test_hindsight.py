@@ -10,7 +10,7 @@ from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
 from taac.errors import TaacError
 from taac.replay import HindsightReplayBuffer
-from tests.methods import DISCRETE_METHODS, METHODS, fitting
+from tests.methods import DISCRETE_METHODS, METHODS, fitting, thinned
 from tests.training.runs import assert_same_parameters, built, learn_until, rows, run, trained
 
 TASK = "gin/tasks/goals.gin"
@@ -28,6 +28,7 @@ def make(method, *params, hindsight=True):
 OTHERS = [pytest.param(method, False, marks=pytest.mark.slow) for method in ("sac", "taac_q", "temporl", "td3", "tla")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method, episodic", [("taac", True), *OTHERS])
 def test_rewards_that_chance_hardly_finds_are_learnt_in_hindsight(method, episodic):
     """Going straight there costs 3 on average, standing still 15."""
@@ -40,7 +41,10 @@ def test_rewards_that_chance_hardly_finds_are_learnt_in_hindsight(method, episod
 REFUSED = {"sac_krep", "sac_nrep", "tacos", *DISCRETE_METHODS}  # an action of several steps, or no such environment
 
 
-@pytest.mark.parametrize("method", [method for method in METHODS if method not in REFUSED])
+QUICK = ("sac", "taac_l", "td3", "temporl", "sac_chunk")
+
+
+@pytest.mark.parametrize("method", thinned([method for method in METHODS if method not in REFUSED], QUICK))
 def test_every_method_whose_actions_last_a_step_learns_in_hindsight(method):
     trainer = trained(make(method, "hidden_layers = (8,)", "batch_size = 8", *fitting(method)), 2)
     assert trainer.learner.num_updates == 2 and isinstance(trainer.replay_buffer, HindsightReplayBuffer)

@@ -38,7 +38,9 @@ MODES = ("num_env_steps = 120", "initial_collect_steps = 60", "batch_size = 4", 
          "create_environment.max_episode_steps = 20")  # fmt: skip
 
 
-@pytest.mark.parametrize("compile", [(), (COMPILE,)], ids=["uncompiled", "compiled"])
+@pytest.mark.parametrize(
+    "compile", [(), pytest.param((COMPILE,), marks=pytest.mark.slow)], ids=["uncompiled", "compiled"]
+)
 def test_neither_evaluations_nor_neighbours_change_networks_with_statistics(compile, traced_only, tmp_path):  # noqa: F811
     trainers = [run(tmp_path / str(interval), *MODES, *compile, f"evaluation_interval = {interval}") for interval in (20, 120)]
     assert_same_parameters(*trainers)

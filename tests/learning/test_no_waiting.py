@@ -34,7 +34,7 @@ from taac.specs import TensorSpec, bounded
 from taac.training import experiment
 from tests.learning.test_compiled_update import COMPILE, OF_TAAC, PRIORITIZED, SCHEDULED
 from tests.learning.test_guard import make_batch
-from tests.methods import METHODS, fitting
+from tests.methods import every_method, fitting
 from tests.training.runs import build
 
 META = torch.device("meta")
@@ -91,12 +91,12 @@ def built(method, *params):
     return build(*small, *fitting(method), *params, method=method)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", every_method("taac"))
 def test_every_method(method):
     updates(built(method))
 
 
-@pytest.mark.parametrize("method", ["sac", "taac"])
+@pytest.mark.parametrize("method", [pytest.param("sac", marks=pytest.mark.slow), "taac"])
 def test_a_traced_program(method):
     """It computes nothing on another device, which no CUDA graph could hold."""
     trainer = built(method, COMPILE)

@@ -675,7 +675,7 @@ def test_curiosity_and_novelty_lead_to_more_places():
     assert places["@ICM, @RND"] > 1.3 * places[""], places
 
 
-@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("normalize", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_cloning_alone_imitates(normalize, demonstrations):
     """Before any environment step."""
     trainer = build(

@@ -84,6 +84,7 @@ LEARNING = ["learning_rate = 3e-3", "hidden_layers = (64,)", "batch_size = 64", 
             "Temperature.initial_value = 0.1"]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method, kwargs, params, random",
     [

@@ -62,6 +62,7 @@ def test_returns_of_a_signal_are_those_of_the_episodes_and_come_back_on_resuming
     assert curves(tmp_path / "stopped")["signal/doubled_return"] == whole["signal/doubled_return"]
 
 
+@pytest.mark.slow
 def test_without_diagnostics_nothing_is_computed(tmp_path, monkeypatch):
     monkeypatch.setattr(RewardSignal, "total", lambda *_: pytest.fail("asked"))
     run(tmp_path, *LEDGER)

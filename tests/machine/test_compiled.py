@@ -19,7 +19,7 @@ from taac.machine.processes import INTERRUPTIONS
 needs_compiler = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++")) is None, reason="there is no C++ compiler here"
 )
-COMPILERS = ["none", pytest.param("inductor", marks=needs_compiler)]
+COMPILERS = ["none", pytest.param("inductor", marks=[needs_compiler, pytest.mark.slow])]
 
 
 class Model(torch.nn.Module):
@@ -73,6 +73,7 @@ def test_the_same_numbers_the_same_noise_and_what_changed_in_place(compiler):
             model.scale.mul_(1.5)
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_compiled_products_are_rounded_to_bfloat16_where_they_are_said_to_be():
     """As without the compiler: nearer to it by far than that is to float32."""

@@ -172,7 +172,7 @@ def test_nothing_is_compiled_ahead_in_a_process_that_cannot_use_the_gpu(monkeypa
 @pytest.mark.parametrize(
     "method, params",
     [
-        ("sac", [*SCHEDULED, *SIZES]),
+        pytest.param("sac", [*SCHEDULED, *SIZES], marks=pytest.mark.slow),
         ("taac", [PRIORITIZED, "Learner.max_grad_norm = 0.5", "Learner.diagnostics = 'histograms'"]),
     ],
     ids=["SAC with schedules", "TAAC"],

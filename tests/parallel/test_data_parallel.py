@@ -190,7 +190,7 @@ def dies_between_two_parts_of_a_checkpoint(trainer, ranks):
     trainer.saver.save = dying
 
 
-@pytest.mark.parametrize("dies", [dies_collecting, dies_between_two_parts_of_a_checkpoint])
+@pytest.mark.parametrize("dies", [dies_collecting, pytest.param(dies_between_two_parts_of_a_checkpoint, marks=pytest.mark.slow)])
 def test_a_run_that_lost_a_rank_goes_on_to_the_same_end(whole, tmp_path, dies):
     found = together(train, tmp_path, ["Saving.keep_checkpoints = 1"], dies)
     lost = next(rank for rank in found if not isinstance(rank, Died))
@@ -276,6 +276,7 @@ def environment_fails(trainer, ranks):
     trainer.collector.step = failing
 
 
+@pytest.mark.slow
 def test_an_environment_that_fails_for_good_ends_the_run_with_a_checkpoint(tmp_path):
     found = together(train, tmp_path, (), environment_fails)
     for rank in found:
@@ -298,6 +299,7 @@ def environment_is_restarted(trainer, ranks):
     trainer.collector.step = failing
 
 
+@pytest.mark.slow
 def test_an_environment_that_is_restarted_costs_the_other_ranks_nothing(tmp_path):
     """Its rank takes no step in that iteration; counts stay equal, and so does the learner."""
     first, second = together(train, tmp_path, (), environment_is_restarted)
@@ -346,6 +348,7 @@ def test_a_hook_of_one_rank_ends_the_run_in_all(tmp_path, point):
     assert about(tmp_path)["status"] == "finished" and about(tmp_path)["stopped"]["why"] == "enough"
 
 
+@pytest.mark.slow
 def test_all_ranks_train_a_run_on_that_a_hook_ended_early(tmp_path):
     def stops_early(trainer, ranks):
         trainer.hooks.add("after_iteration", lambda t: t.env_steps == 84 and t.stop_early("enough"))

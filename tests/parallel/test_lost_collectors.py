@@ -43,6 +43,7 @@ from tests.training.runs import build, run
 STEPS = ("num_env_steps = 4000", "initial_collect_steps = 2000", "create_environment.max_episode_steps = 500")
 
 
+@pytest.mark.slow
 def test_a_killed_collector_ends_its_own_episodes_where_they_were_last_seen(capfd):
     """Episodes that never end, in columns 0 to 3. The collector of columns 2 and 3 is killed, twice.
 
@@ -227,6 +228,7 @@ def test_a_failed_environment_costs_its_collector_alone(tmp_path, capfd, how, wh
     assert why in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_simulator_that_hangs_in_c_does_not_hold_up_the_learner(tmp_path, capfd):
     """Its process reads no message, because it keeps Python's lock. The parameters are more than a pipe takes."""
     large = ("hidden_layers = (512, 512)", *fragile(tmp_path, "hold", at=5, times=1))
@@ -261,6 +263,7 @@ def test_a_collector_that_cannot_begin_is_not_replaced(capfd):
     assert gone(started) and "replaced" not in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_environments_in_processes_of_their_own_are_restarted_by_the_collector(tmp_path):
     trainer = with_collectors(2, *STEPS, *fragile(tmp_path, "die", at=5, times=1, asynchronous=True), num_envs=2)
     try:
@@ -308,6 +311,7 @@ def train(folder, *more):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_nothing_is_left_at_work_however_the_learner_ends(tmp_path):
     """SIGTERM to all its processes, as a scheduler sends it: a checkpoint with the running episodes. SIGKILL to the learner."""
     learners = [forked.Process(train(tmp_path / name), cwd=tmp_path) for name in ("stopped", "killed")]

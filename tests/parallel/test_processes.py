@@ -14,6 +14,7 @@ from taac.machine.processes import INTERRUPTIONS
 from taac.parallel.processes import ProcessChannel
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_signal_to_the_whole_group_leaves_the_server_of_processes_alone(monkeypatch):
     """Also if it is the first of this process. A trainer that stops would otherwise fail where it starts a collector."""

@@ -34,6 +34,7 @@ def ray_at(address):
     return "RemoteCollector.launcher = 'ray'", f"RemoteCollector.ray_address = '{address}'"
 
 
+@pytest.mark.slow
 def test_actors_compute_what_processes_compute(tmp_path, cluster):
     """The same bits, whatever carries the frames."""
     short = ("num_env_steps = 100", "Evaluator.initial_evaluation = False")

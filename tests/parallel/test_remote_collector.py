@@ -225,6 +225,7 @@ def test_a_slow_collector_changes_nothing_but_the_time():
         assert np.array_equal(frames(second)[name], value), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead, every", [pytest.param(0, 1, marks=pytest.mark.slow), (2, 3)])
 def test_a_run_that_is_stopped_ends_as_one_that_is_not(tmp_path, ahead, every):
     params = (

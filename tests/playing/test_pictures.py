@@ -15,7 +15,7 @@ from taac.errors import TaacError
 from taac.playing.pictures import Pictures, action_parts
 from taac.training import experiment
 from tests.environments.toys import env_id
-from tests.methods import METHODS, fitting
+from tests.methods import every_method, fitting
 from tests.training.test_tensorboard import TINY
 
 
@@ -38,7 +38,7 @@ def draw(folder, method, *params, file="x.gif", **settings):
     return pictures._film.steps
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", every_method())
 def test_every_method_is_drawn(tmp_path, method):
     steps = draw(tmp_path, method)
     assert [s.number for s in steps] == list(range(1, 21))  # also where an action takes several

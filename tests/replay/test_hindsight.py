@@ -137,7 +137,7 @@ def test_without_new_goals_batches_are_those_of_the_plain_buffer():
 
 
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
-@pytest.mark.parametrize("length", [2, 4])
+@pytest.mark.parametrize("length", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_new_goal_was_achieved_in_the_episode(strategy, length):
     torch.manual_seed(0)
     lengths = [5, 8]

@@ -362,7 +362,7 @@ def test_bytes_are_counted_as_allocated(monkeypatch):
     assert sum(leaf.nbytes for leaf in buffer.frames(0, 10).values()) == buffer.num_bytes
 
 
-@pytest.mark.parametrize("reserved", [0, 1500])
+@pytest.mark.parametrize("reserved", [0, pytest.param(1500, marks=pytest.mark.slow)])
 def test_what_is_drawn_and_saved_does_not_depend_on_the_memory_taken(reserved):
     whole, grown = ReplayBuffer(SPEC, 2, 3000), ReplayBuffer(SPEC, 2, 3000)
     whole.reserve(3000)

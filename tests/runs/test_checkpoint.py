@@ -316,6 +316,7 @@ def places(content, path=()):
             yield from places(content[key], (*path, key))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_is_forged_is_read_or_refused(tmp_path, data):

@@ -183,6 +183,7 @@ def test_plots_of_runs_are_not_written_through(drawn, mine, name):
         plots.write_curves(found, drawn.parent / name)
 
 
+@pytest.mark.slow
 def test_reports_are_not_written_through(drawn, mine):
     root = drawn.parent
     comparison = make_report(root, Options())

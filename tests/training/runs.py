@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 
-import pytest
 import torch
 
 from taac import configuration
@@ -13,7 +12,6 @@ from taac.data_structures import Experience
 from taac.demonstrations.episode_files import EpisodeWriter
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
-from tests.methods import METHODS
 
 TASK = "gin/tasks/simple_control.gin"
 SMALL = [
@@ -27,15 +25,6 @@ SMALL = [
     "evaluation_episodes = 2",
     "Intervals.summary_interval = 100",
 ]
-
-REPRESENTATIVES = ("sac", "taac_q", "sac_discrete", "sac_recurrent", "temporl")
-
-
-def every_method(*more):
-    """A matrix over the methods: five that stand for the others, and those that are named; `make test-all` takes all."""
-    quick = {*REPRESENTATIVES, *more}
-    return [pytest.param(method, marks=() if method in quick else pytest.mark.slow) for method in METHODS]
-
 
 def built(files, params=()):
     """The trainer of gin files and parameters, nothing of which is left unused."""

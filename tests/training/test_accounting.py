@@ -7,8 +7,7 @@ import pytest
 
 from taac import configuration
 from taac.training import experiment
-from tests.methods import DISCRETE_METHODS
-from tests.training.runs import every_method
+from tests.methods import DISCRETE_METHODS, every_method
 
 NEVER_REPEATS = {"sac", "sac_ntd", "sac_recurrent", "sac_value", "td3", *DISCRETE_METHODS}
 CURVES = {"taac_l", "taac_q", "sac_chunk", "taac_chunk"}  # going on changes the action: it cannot be seen in actions alone

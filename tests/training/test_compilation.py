@@ -117,7 +117,7 @@ def test_what_was_bound_is_not_overridden(compiler):
     trainer.close()
 
 
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("fails", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_run_json_says_what_was_taken(fails, compiler, monkeypatch, tmp_path):
     monkeypatch.setattr(compilation, "FEWEST_UPDATES", 1)
     params = ["num_env_steps = 310"]
@@ -135,6 +135,7 @@ class ToldToStop(Interruption):
         return True
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_with_other_products_says_so(monkeypatch, tmp_path):
     """As on a processor that lacks those that it began with."""
     params = ("num_env_steps = 310", "create_agent.compile = False", "Evaluator.initial_evaluation = False")
@@ -147,6 +148,7 @@ def test_a_run_that_goes_on_with_other_products_says_so(monkeypatch, tmp_path):
     assert began != about["products"] == about["resumed"][0]["products"] == "bfloat16"
 
 
+@pytest.mark.slow
 def test_a_resumed_run_says_again_that_its_first_update_waits(compiler, monkeypatch, tmp_path):
     monkeypatch.setattr(compilation, "FEWEST_UPDATES", 1)
     params = ("num_env_steps = 310", "Evaluator.initial_evaluation = False")

@@ -131,6 +131,7 @@ def test_agents_explore_each_by_itself():
     assert abs(torch.corrcoef(explored.T)[0, 1]) < 4 / math.sqrt(5_000)
 
 
+@pytest.mark.slow
 def test_the_trainer_explores_on_the_schedule_of_environment_steps():
     """A policy that always says 0, with epsilon from 1 to 0 over 2,000 steps; two choices, so half of it shows."""
     trainer = build("exploration/LinearSchedule.start = 1.0", "exploration/LinearSchedule.env_steps = 2000")
@@ -198,6 +199,7 @@ def test_under_masks_the_value_counts_the_entropy_of_valid_choices():
 AGENTS = [pytest.param(name, marks=pytest.mark.slow) for name in ("agents", "agents, own rewards")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["observation", *AGENTS])
 def test_the_best_valid_choice_is_learnt(name):
     """Of five numbers the greatest that is valid: 20 steps, and a reward of 1 at each. Random choices get about 10."""

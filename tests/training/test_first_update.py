@@ -14,8 +14,7 @@ from taac.configuration import RunRequest
 from taac.errors import TaacError
 from taac.training import experiment
 from taac.training.summaries import unknown_tags
-from tests.methods import DISCRETE_METHODS
-from tests.training.runs import every_method
+from tests.methods import DISCRETE_METHODS, every_method
 
 SMALL = ("hidden_layers=8,", "replay_length=500", "evaluation_envs=2")
 

@@ -87,6 +87,7 @@ def test_gin_binds_functions_and_objects_and_checkpoints_keep_their_state(tmp_pa
     ]
 
 
+@pytest.mark.slow
 def test_a_hook_that_looks_changes_nothing(tmp_path):
     looked = []
     trainer = build(*SHORT)
@@ -173,6 +174,7 @@ def test_so_many_checkpoints_are_kept(tmp_path):
     assert RunFolder(tmp_path).checkpoints.saved() == [400, 380, 360, 340]
 
 
+@pytest.mark.slow
 def test_the_agent_of_the_best_evaluation_is_kept_over_a_resume(tmp_path):
     params = ("num_env_steps = 420", "evaluation_interval = 20", "evaluation_episodes = 1", "checkpoint_interval = 30",
               "create_environment.max_episode_steps = 20", "UpdateRatio.updates_per_env_step = 0.5")  # fmt: skip
@@ -210,6 +212,7 @@ def test_the_agent_of_the_best_evaluation_is_kept_over_a_resume(tmp_path):
     assert all(torch.equal(value, agents[best][1][name]) for name, value in again.newest().part("agent").items())
 
 
+@pytest.mark.slow
 def test_the_best_agent_is_one_of_the_runs_own_after_a_resume_with_other_bits(tmp_path, monkeypatch):
     """Without its replay buffer, a resumed run goes another way: evaluations after the checkpoint are not its own."""
     returns = iter([99, 10, 20, 30, 40, 0, 15, 0, 0, 25, 0, 0])

@@ -50,6 +50,7 @@ def test_it_is_of_the_untrained_agent(whole):
     assert first["updates"] == first["training_decisions"] == "0"
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_it_once(whole, tmp_path):
     path, trainer = whole
     run(tmp_path, *SHORT, stop=170)
@@ -57,6 +58,7 @@ def test_a_resumed_run_has_it_once(whole, tmp_path):
     assert rows(tmp_path) == rows(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 160, 320])
 def test_an_evaluation_that_a_signal_ends_is_done_when_the_run_goes_on(whole, tmp_path, at):
     """It may take minutes, or not end at all."""

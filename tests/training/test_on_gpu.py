@@ -16,9 +16,9 @@ from tests.demonstrations.test_imitation import binding, demonstrations  # noqa:
 from tests.environments.toys import env_id
 from tests.learning.test_compiled_update import COMPILE, PRIORITIZED, assert_close, updated
 from tests.machine import pretend_gpu
-from tests.methods import fitting
+from tests.methods import every_method, fitting, thinned
 from tests.parallel.collecting import with_collectors
-from tests.training.runs import assert_same_parameters, build, every_method, learn_until, rows, run
+from tests.training.runs import assert_same_parameters, build, learn_until, rows, run
 
 REAL = torch.cuda.is_available()
 pretended = contextlib.nullcontext if REAL else pretend_gpu.pretended
@@ -68,7 +68,7 @@ PARTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", thinned(PARTS, ("flash", "price", "goals")))
 def test_parts_compute_where_the_agent_is(part):
     method, params = PARTS[part]
     with pretended():
@@ -85,6 +85,7 @@ WHOLE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["around the loss", pytest.param("explorer, replay on the CPU", marks=pytest.mark.slow)])
 def test_a_killed_run_ends_as_the_run_that_was_never_killed(case, tmp_path):
     """With the GPU's random numbers."""
@@ -96,7 +97,7 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(case, tmp_path):
     assert rows(tmp_path / "whole") == rows(tmp_path / "killed") != []
 
 
-@pytest.mark.parametrize("first_on_gpu", [True, False])
+@pytest.mark.parametrize("first_on_gpu", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_run_goes_on_where_there_is_no_gpu_and_the_other_way_round(first_on_gpu, tmp_path):
     params = (*SMALL, SHORT, PRIORITIZED, *NORMALIZED)
     for on_gpu, until in ((first_on_gpu, 44), (not first_on_gpu, None)):

@@ -74,6 +74,7 @@ def test_it_waits_for_its_update():
     trainer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["@TensorFlowAdam", "{'actor': @AdamW}"])
 def test_a_resumed_run_resets_where_the_whole_run_does(tmp_path, optimizer):
     params = (f"Learner.optimizer_ctor = {optimizer}", "Trainer.hooks = {'before_update': @Reset()}", "Reset.at = (20, 60)",

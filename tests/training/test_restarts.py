@@ -159,6 +159,7 @@ def test_nothing_is_restarted_after_a_signal(tmp_path):
     trainer.close()
 
 
+@pytest.mark.slow
 def test_a_run_stopped_after_a_restart_goes_on_with_the_same_bits(tmp_path):
     """Where its environments are is known from the seed of the restart and the actions since."""
 

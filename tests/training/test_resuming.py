@@ -18,6 +18,7 @@ from tests.replay.saved import held
 from tests.training.runs import Killed, assert_same_parameters, build, curves, rows, run
 
 
+@pytest.mark.slow
 def test_same_seed_same_bits(tmp_path):
     params = ("num_envs = 3", "num_env_steps = 330", "evaluation_episodes = 1")
     first, second = (run(tmp_path / name, *params) for name in "ab")
@@ -90,6 +91,7 @@ def test_a_run_that_was_told_to_stop_ends_as_the_run_that_was_not(tmp_path, num_
     assert all(torch.equal(value, frames[1][name]) for name, value in frames[0].items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_envs, asynchronous", [(1, False), (2, True)])
 def test_an_environment_that_draws_from_numpys_own_numbers_comes_back(tmp_path, capsys, num_envs, asynchronous):
     """Stopped in different episodes, which end after 5 steps on average, often in the same one, and after an evaluation in it."""
@@ -124,7 +126,8 @@ def test_several_that_draw_from_one_row_of_random_numbers_cannot_come_back(tmp_p
     assert "reached another state" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("stop", [70, 170])  # before and after the first checkpoint that is due
+# Before and after the first checkpoint that is due
+@pytest.mark.parametrize("stop", [70, pytest.param(170, marks=pytest.mark.slow)])
 def test_an_environment_that_does_not_come_back_costs_the_rest_of_its_episode(tmp_path, capsys, stop):
     params = ("checkpoint_interval = 100", "num_env_steps = 330", "evaluation_episodes = 1")
     stopped = run(tmp_path / "run", *params, stop=stop)
@@ -171,7 +174,7 @@ def test_an_environment_that_fails_on_the_way_back_costs_the_rest_of_its_episode
     trainer.close()
 
 
-@pytest.mark.parametrize("stop", [0, 100])
+@pytest.mark.parametrize("stop", [pytest.param(0, marks=pytest.mark.slow), 100])
 def test_a_run_saved_before_its_first_step_or_between_two_goes_on(tmp_path, stop):
     params = ("num_env_steps = 320", "evaluation_episodes = 1")
     whole = run(tmp_path / "whole", *params)
@@ -195,6 +198,7 @@ def test_a_signal_after_the_last_look_of_an_iteration_is_seen_in_the_next_which_
     assert trainer.interrupted and told == [20] and folder.checkpoints.saved() == [trainer.env_steps] == [21]
 
 
+@pytest.mark.slow
 def test_without_the_replay_buffer_it_is_filled_again_before_updates_go_on(tmp_path):
     params = ("checkpoint_interval = 100", "Saving.save_replay = False", "num_env_steps = 330", "initial_collect_steps = 100")
     run(tmp_path / "run", *params, until=220)
@@ -220,6 +224,7 @@ def test_a_run_begun_again_keeps_its_matrix_products():
     trainer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_envs, method", [(1, "sac"), (3, "taac_l")])
 def test_the_bits_of_a_run_do_not_depend_on_its_checkpoints(tmp_path, num_envs, method):
     """Also where checkpoints come more often than episodes end: every 30 steps of 3 environments, with a limit of 70."""

@@ -185,6 +185,7 @@ def test_an_evaluator_that_is_restored_alone_knows_the_best():
     first.close(), second.close()
 
 
+@pytest.mark.slow
 def test_a_second_resume_without_replay_waits_no_longer_than_it_takes_to_fill_the_buffer(tmp_path):
     params = ("checkpoint_interval = 50", "Saving.save_replay = False", "num_env_steps = 380", "initial_collect_steps = 100",
               *SHORT[2:3])  # fmt: skip

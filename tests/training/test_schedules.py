@@ -98,6 +98,7 @@ def test_exploration_follows_at_each_step_of_collecting():
     assert seen[-1][1] == 0.0
 
 
+@pytest.mark.slow
 def test_an_evaluation_samples_as_often_as_its_schedule_says(monkeypatch):
     trainer = build("Evaluator.evaluation_epsilon = @epsilon/LinearSchedule()", *linear("epsilon", 1.0, 0.0, "env_steps = 400"))
     seen, predict = [], trainer.agent.predict_step
@@ -156,6 +157,7 @@ SAME = [
      ["create_environment.env_name = 'CartPole-v1'"]),
     ("ZetaExplorer.epsilon", 0.3, "env_steps", "sac", ["create_collector.explorer = @ZetaExplorer()"]),
 ]  # fmt: skip
+SAME = [*SAME[:2], *(pytest.param(*case, marks=pytest.mark.slow) for case in SAME[2:])]
 
 
 @pytest.mark.parametrize("name, value, unit, method, more", SAME)
@@ -245,6 +247,7 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
     assert resumed.learner.num_updates == whole.learner.num_updates == whole.update_ratio.updates_due(480)
 
 
+@pytest.mark.slow
 def test_summaries_show_what_is_in_force(tmp_path):
     trainer = run(tmp_path / "run", *EVERYTHING)
     scalars = events.read(tmp_path / "run").scalars
@@ -261,6 +264,7 @@ def test_summaries_show_what_is_in_force(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_run_without_schedules_has_none(tmp_path):
     run(tmp_path / "run", "num_env_steps = 400")
     assert not [tag for tag in events.read(tmp_path / "run").scalars if tag.startswith("schedule/")]

@@ -75,7 +75,7 @@ NO_MEANS = ("rollout/", "evaluation/", "time/", "count/", "schedule/", "learning
     "method, params",
     [
         ("taac", ["Learner.diagnostics = 'scalars'", "create_agent.reward_signals = (@RND,)"]),
-        ("sac_krep", ["create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"]),
+        pytest.param("sac_krep", ["create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"], marks=pytest.mark.slow),
     ],
 )
 def test_what_updates_report_is_averaged_since_the_last_summary(tmp_path, method, params):

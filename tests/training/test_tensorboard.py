@@ -15,8 +15,8 @@ from taac.pictures.video import EpisodeVideo
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from taac.training.conduct import hyper_parameters
-from tests.methods import DETERMINISTIC, DISCRETE_METHODS, METHODS, fitting
-from tests.training.runs import REPRESENTATIVES, Killed, assert_same_parameters, rows
+from tests.methods import DETERMINISTIC, DISCRETE_METHODS, METHODS, REPRESENTATIVES, fitting
+from tests.training.runs import Killed, assert_same_parameters, rows
 
 TINY = [
     "create_environment.env_name = 'Pendulum-v1'", "create_environment.max_episode_steps = 20", "num_env_steps = 240",
@@ -119,6 +119,7 @@ def campaign(request, tmp_path_factory):
     return board
 
 
+@pytest.mark.slow
 def test_every_method_has_the_same_tags(campaign):
     assert set(campaign.runs.Runs()) == set(campaign.methods)
     common = campaign.tags("sac")

@@ -40,7 +40,10 @@ def test_counting_transitions_and_updates():
     assert trainer.collector.episodes == 3 * 12
 
 
-@pytest.mark.parametrize("ratio, exact", [("0.29", (29, 100)), ("0.1", (1, 10)), ("3", (3, 1)), ("2.5", (5, 2))])
+@pytest.mark.parametrize(
+    "ratio, exact",
+    [pytest.param("0.29", (29, 100), marks=pytest.mark.slow), ("0.1", (1, 10)), ("3", (3, 1)), ("2.5", (5, 2))],
+)
 def test_updates_per_environment_step_as_a_number(ratio, exact):
     """Held exactly: in floats, 100 steps times 0.29 would be 28.999999999999996 updates."""
     trainer = build(

@@ -40,6 +40,7 @@ def test_a_repeated_action_earns_as_any_transition(method, num_envs, unroll, upd
     assert earning < 0.8 * (collected - 20), "fewer transitions than environment steps"
 
 
+@pytest.mark.slow
 def test_of_actions_of_one_step_both_clocks_are_one():
     trainers = []
     for params in ((), (TRANSITIONS,)):
@@ -53,6 +54,7 @@ def test_of_actions_of_one_step_both_clocks_are_one():
     assert_same_parameters(*trainers)
 
 
+@pytest.mark.slow
 def test_transitions_are_held_over_a_resume(tmp_path):
     params = (TRANSITIONS, "Intervals.checkpoint_interval = 70", "updates_per_iteration = 2", "unroll_length = 3",
               "num_env_steps = 450", "evaluation_episodes = 1")  # fmt: skip
@@ -67,6 +69,7 @@ def test_transitions_are_held_over_a_resume(tmp_path):
     assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
 
 
+@pytest.mark.slow
 def test_without_the_replay_buffer_transitions_earn_when_it_is_filled_again(tmp_path):
     params = (TRANSITIONS, "checkpoint_interval = 100", "Saving.save_replay = False", "num_env_steps = 400",
               "initial_collect_steps = 100")  # fmt: skip

@@ -82,6 +82,7 @@ def test_moments_and_frames_are_taken_over_and_then_learnt_from(source, tmp_path
     assert after == FIRST and folder.checkpoints.newest().env_steps == 360
 
 
+@pytest.mark.slow
 def test_moments_of_an_optimizer_for_each_group(tmp_path):
     own = ("Learner.optimizer_ctor = {'critic': @critic/AdamW}", "critic/AdamW.betas = (0.5, 0.75)")
     held = run(tmp_path / "source", *SHORT, *own).learner.optimizer.state_dict()["by_group"]
@@ -152,6 +153,7 @@ def test_another_method_can_take_over_what_fits(source):
     assert not any("actor" in key for key in changed)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_without_its_source(source, tmp_path):
     """The source is read when the run begins, and is not asked for when a killed run goes on."""
     import shutil
@@ -169,6 +171,7 @@ def test_a_run_goes_on_without_its_source(source, tmp_path):
         assert_same_parameters(whole, fresh)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tuning", ["log", "direct", "fixed"])
 @pytest.mark.parametrize("name", ["action_temperature", "algorithm"])
 def test_a_temperature_keeps_its_alpha_however_it_is_tuned(source, name, tuning):
@@ -211,6 +214,7 @@ def test_another_shape_is_refused_with_both(source):
         started(f"{source[0]}:actor", more=("hidden_layers = (32, 16)",))
 
 
+@pytest.mark.slow
 def test_run_json_tells_where_from_and_check_does_too(source, tmp_path):
     from tests.commands.test_commands import taac
 

@@ -99,6 +99,7 @@ def placed(address, root, cpus, gpus, runs=2):
     return [json.loads((root / f"{n}.json").read_text()) for n in range(runs)], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cpus, gpus, together, seen", [(1, 0.5, True, "0"), pytest.param(2, 0, False, "", marks=pytest.mark.slow)]
 )
@@ -148,7 +149,7 @@ def test_addresses_have_these_forms(address):
     ray_cluster.check_address(address)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+@pytest.mark.parametrize("address", [pytest.param("127.0.0.1:1", marks=pytest.mark.slow), "ray://127.0.0.1:1"])
 def test_no_cluster_is_told_at_once(tmp_path, address):
     code, _, err = compared(tmp_path / "R", "--launcher", "ray", "--ray_address", address)
     assert code == 1 and f"--ray_address {address}" in err and "ray start --head" in err
