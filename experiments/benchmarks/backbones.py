@@ -53,7 +53,7 @@ def run(options: argparse.Namespace, best: dict[str, Any] | None = None) -> dict
         best = floor.run(options)["peak"]
     common.say("updates a second with each backbone")
     sent = {"task": "updates", "frames": options.frames, "batch_size": options.batch_size, "per_call": 1}
-    sent["warmup"] = 10 if options.quick else 100
+    sent["warmup"] = 10 if options.quick else 30  # the slowest take more than a second each
     contenders = [Contender(PEAK, OURS, {"task": "peak", "path": best["path"], "shape": best["shape"], "warmup": 1})]
     pairs = []
     for name, (file, params, theirs) in BACKBONES.items():
