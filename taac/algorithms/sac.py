@@ -20,7 +20,6 @@ from taac.algorithms.algorithm import gradients_if, learns_policy
 from taac.algorithms.critic_step import CriticStep
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
-from taac.errors import TaacError
 from taac.networks import ActorNetwork
 from taac.networks.batch_statistics import gathering, has_batch_statistics
 from taac.ops import distributions, losses
@@ -53,7 +52,6 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
     has_proposal = takes_noise = True
     learns_value = False  # whether a value network learns the value of the policy's action, `TrainInfo.q_pi`
-    always_on_last_frame = False  # True for methods whose own train_step learns on all frames
 
     def __init__(
         self,
@@ -69,10 +67,6 @@ class SacAlgorithm(ActorCriticAlgorithm):
         **actor_critic: Any,
     ):
         check_unit_box(action_spec, "SacAlgorithm")
-        if self.always_on_last_frame and not actor_on_last_frame:
-            raise TaacError(
-                f"{type(self).__name__} learns on all frames, so SacAlgorithm.actor_on_last_frame = False has no effect"
-            )
         parts = self.action_parts(action_spec.zeros())
         super().__init__(observation_spec, action_spec, action_sizes=[len(part) for part in parts], **actor_critic)
         self.actor = self.build_actor(actor_ctor)

@@ -14,6 +14,7 @@ from typing import Any
 
 import gin
 import torch
+import torch.nn as nn
 
 from taac import nest
 from taac.algorithms import target_entropies
@@ -55,7 +56,6 @@ class MixedSacAlgorithm(SacAlgorithm):
             observation with a mask of valid choices.
     """
 
-    always_on_last_frame = True
 
     def __init__(
         self,
@@ -153,11 +153,12 @@ class MixedSacAlgorithm(SacAlgorithm):
                 value = value + bonus
             value, bonus = self.priced(value, bonus, 1.0)  # every frame is a decision
         prediction = self.at_choice(critics.prediction(), choice)
+        learnt = slice(None) if self.actor_on_last_frame else slice(-1)
         return TrainInfo(
-            actor_loss=actor_loss,
-            log_pi=log_pi.detach(),
-            mean=mean.detach(),
-            log_std=log_std.detach(),
+            actor_loss=actor_loss[learnt],
+            log_pi=log_pi[learnt].detach(),
+            mean=mean[learnt].detach(),
+            log_std=log_std[learnt].detach(),
             prediction=prediction,
             q=self.value_of(self.critics, prediction),
             value=self.pad_front(value),
@@ -168,8 +169,9 @@ class MixedSacAlgorithm(SacAlgorithm):
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         loss, extra, error, detail = super().calc_loss(experience, info)
         entropy = distributions.categorical_entropy(info.own)
-        temperature_loss = self.choice_temperature.loss(entropy)
-        loss = loss + self.masked(experience, temperature_loss)
+        temperature_loss = self.choice_temperature.loss(entropy[: len(info.log_pi)])
+        missing = len(entropy) - len(temperature_loss)  # 1 if the actor does not learn on the last frame
+        loss = loss + self.masked(experience, nn.functional.pad(temperature_loss, (0, 0, 0, missing)))
         own = {
             "choice/entropy": self.mean_acted(experience, entropy),
             "choice/alpha": self.choice_temperature.alpha(),

@@ -58,7 +58,6 @@ class SdarAlgorithm(SacAlgorithm):
     target contains both entropies; the target entropies; every dimension acts at FIRST.
     """
 
-    always_on_last_frame = True
     switch_threshold: float = 0.5
     has_proposal = False  # what the actor sees depends on which dimensions act
 
@@ -172,13 +171,13 @@ class SdarAlgorithm(SacAlgorithm):
                 bonus = self.share_out(both[1:])
                 value = value + bonus
             value, bonus = self.priced(value, bonus, probability[1:].mean(-1))
-        prediction = critics.prediction()
+        prediction, learnt = critics.prediction(), slice(None) if self.actor_on_last_frame else slice(-1)
         return TrainInfo(
-            actor_loss=actor_loss,
-            log_pi=log_pi.detach(),
-            q_pi=q_pi.detach(),
-            mean=mean.detach(),
-            log_std=log_std.detach(),
+            actor_loss=actor_loss[learnt],
+            log_pi=log_pi[learnt].detach(),
+            q_pi=q_pi[learnt].detach(),
+            mean=mean[learnt].detach(),
+            log_std=log_std[learnt].detach(),
             prediction=prediction,
             q=self.value_of(self.critics, prediction),
             value=self.pad_front(value),
@@ -188,12 +187,13 @@ class SdarAlgorithm(SacAlgorithm):
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         target, (acting, entropy) = self.targets(experience, info), info.own
+        learnt = slice(len(info.log_pi))
         # Target entropies apply only to what was chosen: the actions of dimensions that act, and selections after FIRST.
-        missing = self.temperature.target_entropy * (1.0 - acting)
+        missing = self.temperature.target_entropy * (1.0 - acting[learnt])
         given = self.beta_temperature.target_entropy * experience.time_step.is_first().to(entropy.dtype)
         temperature_losses = {
             "action": self.temperature.loss(missing - info.log_pi),
-            "beta": self.beta_temperature.loss(entropy + given),
+            "beta": self.beta_temperature.loss((entropy + given)[learnt]),
         }
         own = {
             "beta/switch_probability": _mean_selected(experience, acting),

@@ -1,4 +1,4 @@
-"""`actor_on_last_frame`: which frames the actor learns on, that nothing else follows from it, and who refuses it."""
+"""`actor_on_last_frame`: which frames the actor learns on, and that nothing else follows from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch
 from taac.algorithms import MixedSacAlgorithm, SacAlgorithm, SacNtdAlgorithm, SdarAlgorithm, TempoRLAlgorithm
 from taac.algorithms.temporl import TempoRLInfo
 from taac.data_structures import Experience, StepType, TimeStep
-from taac.errors import TaacError
 from taac.networks import ObservationEncoder
 from taac.ops import distributions
 from taac.specs import TensorSpec, bounded
@@ -44,13 +43,14 @@ def gradients(algorithm, experience, modules):
     return torch.cat([g.reshape(-1) for g in found])
 
 
+@pytest.mark.parametrize("ctor", [SacAlgorithm, SdarAlgorithm])
 @pytest.mark.parametrize("last", [True, False])
-def test_the_actor_learns_on_the_last_frame_or_not(last):
-    algorithm, experience = make(last), replayed()
+def test_the_actor_learns_on_the_last_frame_or_not(last, ctor):
+    algorithm, experience = make(last, ctor), replayed()
     observation = experience.time_step.observation.clone()
     observation[-1] += 1.0
     other = experience._replace(time_step=experience.time_step._replace(observation=observation))
-    modules = [algorithm.actor, algorithm.temperature]
+    modules = [module for name, module in algorithm.named_children() if "actor" in name or "temperature" in name or "sel" in name]
     same = torch.equal(gradients(algorithm, experience, modules), gradients(algorithm, other, modules))
     assert same is not last
 
@@ -66,6 +66,30 @@ def test_the_actors_loss_is_that_of_the_frames_before():
     torch.testing.assert_close(some.actor_loss, whole.actor_loss)
     torch.testing.assert_close(some.log_pi, whole.log_pi)
     assert some.actor_loss.shape == (T - 1, B)
+
+
+def mixed(last):
+    torch.manual_seed(0)
+    choice = TensorSpec((), torch.int64, np.asarray(0), np.asarray(2))
+    return MixedSacAlgorithm(OBSERVATION, (choice, ACTION), actor_on_last_frame=last)
+
+
+@pytest.mark.parametrize("ctor", [lambda last: make(last, SdarAlgorithm), mixed], ids=["sdar", "mixed"])
+def test_where_targets_need_all_actions_the_last_frame_is_left_out_alone(ctor):
+    experience, found = replayed(), {}
+    if ctor is mixed:
+        action = torch.randint(3, (T, B)), experience.time_step.prev_action
+        experience = experience._replace(time_step=experience.time_step._replace(prev_action=action))
+    for last in (True, False):
+        algorithm = ctor(last)
+        torch.manual_seed(2)
+        info = algorithm.train_step(experience)
+        found[last] = info, algorithm.calc_loss(experience, info)
+    (whole, loss_of_all), (some, loss) = found[True], found[False]
+    for name in ("actor_loss", "log_pi", "mean", "log_std"):
+        assert torch.equal(getattr(some, name), getattr(whole, name)[:-1]), name
+    assert torch.equal(some.value, whole.value) and torch.equal(some.prediction, whole.prediction)
+    assert torch.equal(loss.loss[:-1], loss_of_all.loss[:-1]) and not loss.loss[-1].any() and loss_of_all.loss[-1].all()
 
 
 def test_targets_draw_actions_of_their_own():
@@ -94,14 +118,6 @@ def test_retrace_corrects_the_same_actions_either_way():
     value, target_q = steps[True][2].value, steps[True][2].own
     targets = [a.targets(e, i._replace(value=value, own=target_q)) for a, e, i in steps.values()]
     torch.testing.assert_close(*targets)
-
-
-def test_methods_that_learn_on_all_frames_refuse_it():
-    choice = TensorSpec((), torch.int64, np.asarray(0), np.asarray(2))
-    with pytest.raises(TaacError, match="SdarAlgorithm learns on all frames"):
-        SdarAlgorithm(OBSERVATION, ACTION, actor_on_last_frame=False)
-    with pytest.raises(TaacError, match="MixedSacAlgorithm learns on all frames"):
-        MixedSacAlgorithm(OBSERVATION, (choice, ACTION), actor_on_last_frame=False)
 
 
 @pytest.mark.parametrize("last", [True, False])

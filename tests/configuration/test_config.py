@@ -92,10 +92,9 @@ def test_every_method_is_built_and_stepped(method, tmp_path):
     "task, method, told",
     [
         ("discrete_control", "taac", "sac_discrete"), ("simple_control", "sac_discrete", "sac, taac"),
-        ("sac_reference", "sdar", "learns on all frames, so SacAlgorithm.actor_on_last_frame = False"),
     ],
 )  # fmt: skip
-def test_a_task_of_other_actions_or_frames_is_refused_with_what_fits(task, method, told):
+def test_a_task_of_other_actions_is_refused_with_what_fits(task, method, told):
     refused([], told, files=(f"gin/tasks/{task}.gin", f"gin/methods/{method}.gin"))
 
 
