@@ -28,6 +28,7 @@ from taac.training import experiment
 from tests import forked
 from tests.environments.team import TEAM
 from tests.learning.test_optimizers import CAMERA
+from tests.methods import thinned
 
 PT2_AND_SLOWLY_ONNX = [
     ending if ending == ".pt2" else pytest.param(ending, marks=pytest.mark.slow) for ending in policy_files.FORMATS
@@ -87,7 +88,7 @@ def built(method, task, env_name, *params):
     return agent, environment
 
 
-@pytest.fixture(params=AGENTS)
+@pytest.fixture(params=thinned(AGENTS, ("taac_q", "recurrent", "temporl", "normalised", "krep", "asymmetric")))
 def pair(request):
     return built(*AGENTS[request.param])
 

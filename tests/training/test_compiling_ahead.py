@@ -113,7 +113,8 @@ def test_what_cannot_be_traced_ahead_is_reported_by_the_call(in_torchs_cache):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
-@pytest.mark.parametrize("replay", [pytest.param("ReplayBuffer", marks=pytest.mark.slow), "PrioritizedReplayBuffer"])
+@pytest.mark.slow
+@pytest.mark.parametrize("replay", ["ReplayBuffer", "PrioritizedReplayBuffer"])
 def test_a_run_is_the_same_and_traces_nothing_twice(replay, in_torchs_cache, monkeypatch, tmp_path):
     monkeypatch.setattr(agent_module, "check_compiler", lambda device: None)
     params = ["create_agent.compile = True", f"create_experiment.replay_buffer_ctor = @{replay}", "num_env_steps = 305"]
