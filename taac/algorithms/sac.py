@@ -82,6 +82,11 @@ class SacAlgorithm(ActorCriticAlgorithm):
     def learns_on_last_frame(self) -> bool:
         return self.actor_on_last_frame
 
+    @property
+    def learnt_frames(self) -> slice:
+        """Returns the frames of a segment on which actor and temperatures learn."""
+        return slice(None) if self.actor_on_last_frame else slice(-1)
+
     def action_parts(self, action: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Returns the critics' inputs `[..., K]` of actions `[..., A]`."""
         return (action,)
@@ -150,7 +155,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         executed = time_step.prev_action[1:]
 
         # Actor: minimise alpha log pi(a~|s) - min_i Q_i(s, a~)  (equations 7 and 9)
-        learnt = slice(None) if self.actor_on_last_frame else slice(-1)
+        learnt = self.learnt_frames
         learns = learns_policy() or self.learns_value
         with gathering(self.actor, ~time_step.is_last()[learnt], learns), gradients_if(learns):
             mean, log_std = self.actor(seen[learnt])

@@ -14,7 +14,6 @@ from typing import Any
 
 import gin
 import torch
-import torch.nn as nn
 
 from taac import nest
 from taac.algorithms import target_entropies
@@ -55,7 +54,6 @@ class MixedSacAlgorithm(SacAlgorithm):
         TaacError: errors of `SacAlgorithm`; an action space with other parts; a target entropy that cannot be reached; an
             observation with a mask of valid choices.
     """
-
 
     def __init__(
         self,
@@ -152,8 +150,7 @@ class MixedSacAlgorithm(SacAlgorithm):
                 bonus = self.share_out(choice_bonus - self.temperature.alpha() * log_pi[1:])
                 value = value + bonus
             value, bonus = self.priced(value, bonus, 1.0)  # every frame is a decision
-        prediction = self.at_choice(critics.prediction(), choice)
-        learnt = slice(None) if self.actor_on_last_frame else slice(-1)
+        prediction, learnt = self.at_choice(critics.prediction(), choice), self.learnt_frames
         return TrainInfo(
             actor_loss=actor_loss[learnt],
             log_pi=log_pi[learnt].detach(),
@@ -168,16 +165,13 @@ class MixedSacAlgorithm(SacAlgorithm):
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         loss, extra, error, detail = super().calc_loss(experience, info)
-        entropy = distributions.categorical_entropy(info.own)
-        temperature_loss = self.choice_temperature.loss(entropy[: len(info.log_pi)])
-        missing = len(entropy) - len(temperature_loss)  # 1 if the actor does not learn on the last frame
-        loss = loss + self.masked(experience, nn.functional.pad(temperature_loss, (0, 0, 0, missing)))
-        own = {
-            "choice/entropy": self.mean_acted(experience, entropy),
-            "choice/alpha": self.choice_temperature.alpha(),
-            "loss/temperature_choice": self.mean_acted(experience, temperature_loss),
-        }
+        entropy = self.mean_acted(experience, distributions.categorical_entropy(info.own))
+        own = {"choice/entropy": entropy, "choice/alpha": self.choice_temperature.alpha()}
         return LossInfo(loss, {**extra, **own}, error, detail)
+
+    def temperature_losses(self, info: TrainInfo) -> dict[str, torch.Tensor]:
+        entropy = distributions.categorical_entropy(info.own[self.learnt_frames])
+        return {**super().temperature_losses(info), "choice": self.choice_temperature.loss(entropy)}
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """The cloning loss of SAC, for the continuous action. The choice is not cloned, because it follows from the critics.

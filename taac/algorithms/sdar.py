@@ -171,7 +171,7 @@ class SdarAlgorithm(SacAlgorithm):
                 bonus = self.share_out(both[1:])
                 value = value + bonus
             value, bonus = self.priced(value, bonus, probability[1:].mean(-1))
-        prediction, learnt = critics.prediction(), slice(None) if self.actor_on_last_frame else slice(-1)
+        prediction, learnt = critics.prediction(), self.learnt_frames
         return TrainInfo(
             actor_loss=actor_loss[learnt],
             log_pi=log_pi[learnt].detach(),
@@ -187,7 +187,7 @@ class SdarAlgorithm(SacAlgorithm):
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         target, (acting, entropy) = self.targets(experience, info), info.own
-        learnt = slice(len(info.log_pi))
+        learnt = self.learnt_frames
         # Target entropies apply only to what was chosen: the actions of dimensions that act, and selections after FIRST.
         missing = self.temperature.target_entropy * (1.0 - acting[learnt])
         given = self.beta_temperature.target_entropy * experience.time_step.is_first().to(entropy.dtype)

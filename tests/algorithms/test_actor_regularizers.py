@@ -26,6 +26,7 @@ from taac.specs import bounded
 from tests.algorithms import reference
 from tests.algorithms.reference import ACTION_SPEC, BATCH, IS_LAST, NUM_ACTIONS, STEPS, VECTOR_SPEC
 from tests.algorithms.taac_reference import TAAC, experience_of
+from tests.methods import thinned
 
 FAMILIES = [SacAlgorithm, Td3Algorithm, TaacAlgorithm]
 
@@ -170,7 +171,7 @@ def test_it_trains_the_actor_alone(family, regularizer):
     assert trained == ({"actor", "tau_embedding"} if family is TaacAlgorithm else {"actor"})
 
 
-@pytest.mark.parametrize("family", [f if f is TaacAlgorithm else pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES])
+@pytest.mark.parametrize("family", thinned(FAMILIES, (TaacAlgorithm,)))
 @pytest.mark.parametrize(
     "smoother", [functools.partial(CAPS, temporal=300.0, spatial=0.0), functools.partial(L2C2, lower=300.0, upper=1000.0)]
 )

@@ -48,6 +48,7 @@ QUICK = ("sac", "taac_l", "td3", "temporl", "sac_chunk")
 def test_every_method_whose_actions_last_a_step_learns_in_hindsight(method):
     trainer = trained(make(method, "hidden_layers = (8,)", "batch_size = 8", *fitting(method)), 2)
     assert trainer.learner.num_updates == 2 and isinstance(trainer.replay_buffer, HindsightReplayBuffer)
+    assert not getattr(trainer.agent.algorithm, "actor_on_last_frame", False)
 
 
 @pytest.mark.slow
