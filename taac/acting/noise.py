@@ -37,8 +37,8 @@ class Noise:
         if not algorithm.takes_noise:
             raise TaacError(
                 f"create_collector.explorer {type(self).__name__} draws the noise of continuous actions, which "
-                f"{type(algorithm).__name__} does not take: its actions are discrete, or it needs the probabilities of "
-                "independent ones. Remove it"
+                f"{type(algorithm).__name__} does not take: its actions are discrete, it proposes chunks of them, or it "
+                "needs the probabilities of independent ones. Remove it"
             )
 
     @staticmethod

@@ -190,8 +190,8 @@ class ActorCriticAlgorithm(Algorithm):
         self.actor_regularizers = tuple(make() for make in actor_regularizers)
         if self.actor_regularizers and not self.has_proposal:
             raise TaacError(
-                f"{type(self).__name__} supports no actor_regularizers: its actor proposes no action from a state alone. SAC, "
-                "TD3, TAAC and what is built on them do"
+                f"{type(self).__name__} supports no actor_regularizers: its actor proposes no single action from a state alone. "
+                "SAC, TD3, TAAC and what is built on them do, but on chunks"
             )
         td_loss = td_loss or self.default_td_loss()
         td_loss.check(reward_dim, type(self).__name__, self.stores_probabilities)
@@ -245,7 +245,7 @@ class ActorCriticAlgorithm(Algorithm):
         """Returns the critics of an update, for features `[T, B, F]` and the parts of executed actions `[T-1, B, A]`."""
         return CriticStep(
             self.critics, getattr(self, "target_critics", None), self.over_predictions, self.target_update.copies,
-            features[:-1], executed, ~time_step.is_last()[:-1],
+            features, executed, ~time_step.is_last()[:-1],
         )  # fmt: skip
 
     def over_predictions(self, critics: nn.Module, prediction: torch.Tensor) -> torch.Tensor | ValueDistribution:
@@ -440,7 +440,7 @@ class ActorCriticAlgorithm(Algorithm):
             actor_loss = actor_loss + functools.reduce(torch.add, temperature_losses.values())
         regularized = {}
         for regularizer in self.actor_regularizers if learns_policy() else ():
-            added = regularizer(self.proposal, self.neighbours(experience, info))  # [T-1, B]
+            added = regularizer(self.proposal, experience)  # [T-1, B]
             actor_loss = actor_loss + nn.functional.pad(added, (0, 0, 0, len(actor_loss) - len(added)))
             regularized[f"loss/regularizer_{regularizer.name}"] = self.mean_acted(experience, added)
         missing = len(critic_loss) - len(actor_loss)  # 1 if the actor does not learn on the last frame
@@ -452,10 +452,6 @@ class ActorCriticAlgorithm(Algorithm):
             summaries["policy/log_std"] = self.mean_acted(experience, info.log_std.mean(-1))
         detail = self.detail(experience, info, target)
         return LossInfo(loss, summaries, self.segment_error(experience, info.q, target, info.regressed), detail)
-
-    def neighbours(self, experience: Experience, info: TrainInfo) -> Experience:
-        """Returns the frames `[T, B]` whose proposals regularizers compare, each with the next one's."""
-        return experience
 
     def detail(self, experience: Experience, info: TrainInfo, target: torch.Tensor) -> dict[str, torch.Tensor]:
         """Collects the per-frame values that `Learner.diagnostics` reports.

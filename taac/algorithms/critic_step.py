@@ -23,9 +23,12 @@ class CriticStep:
         critics, targets: online and target critics; None if targets come from elsewhere.
         over_predictions: combines predictions over critics, see `ActorCriticAlgorithm`.
         copies: whether the target critics are copies.
-        features: `[T-1, B, F]`, of the critics at frames 0..T-2.
-        executed: action parts `[T-1, B, A]` that were executed there.
+        features: `[T, B, F]`, of the critics.
+        executed: action parts `[T-1, B, A]` that were executed at frames 0..T-2.
         acted: `[T-1, B]` bool, False at LAST.
+
+    Attributes:
+        next_features: `[T-1, B, F]`, of the critics at frames 1..T-1, detached.
 
     Source: CrossQ (arXiv:1902.05605), section 3.2; the weights are ours.
     """
@@ -41,7 +44,8 @@ class CriticStep:
         acted: torch.Tensor,
     ):
         self._critics, self._targets, self._over_predictions, self._copies = critics, targets, over_predictions, copies
-        self._features, self._executed, self._acted = features, executed, acted
+        self._features, self._executed, self._acted = features[:-1], executed, acted
+        self.next_features = features[1:].detach()
         self._joint = has_batch_statistics(critics)
         self._candidates: tuple[torch.Tensor, ...] = ()  # of the joint forward: features and action parts `[M, ...]`, and weights
         self._prediction: torch.Tensor | None = None

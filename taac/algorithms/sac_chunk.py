@@ -41,7 +41,6 @@ class Windows(NamedTuple):
     experience: Experience  # [2, B]; prev_action[1] is `[B, h A + 1]`, actions and how many there are
     bootstrap: Bootstrap  # [1, B] each, the return from the first frame to the second; `frame` is 1
     actions: torch.Tensor  # [B] int64, how many are in the chunk, 1 to h
-    neighbours: Experience  # [2, B], the first two frames of segments
     prefixes: PrefixTargets | None = None  # [1, B, h], targets of critics that learn every prefix
 
 
@@ -64,7 +63,7 @@ class SacChunkAlgorithm(SacAlgorithm):
         keep_cut_windows: False leaves windows that an end cuts short out of the critics' loss, as the source does. So the value
             of no chunk that begins less than h steps before a goal is ever learnt. `HindsightReplayBuffer.max_steps` must then be
             h or more, or relabelled segments teach nothing.
-        cloning_weight: weight of `- log pi(A|s)` of the replayed chunk in the actor's loss.
+        cloning_weight: weight of `- log pi(A|s)` in the actor's loss, of the actions that a replayed chunk has.
         best_of: N: the actor learns nothing but to imitate replayed chunks, and of N of its samples the one that the critics
             value most is executed, and is A' in targets. None: the actor learns from the critics.
         sac_arguments: arguments of `SacAlgorithm`; bind them there in gin. `td_loss` must be `OneStepTDLoss`.
@@ -74,6 +73,7 @@ class SacChunkAlgorithm(SacAlgorithm):
     """
 
     takes_noise = False  # its noise has h A numbers
+    has_proposal = False  # proposals of neighbouring states are chunks that begin at different times
 
     def __init__(
         self,
@@ -173,8 +173,7 @@ class SacChunkAlgorithm(SacAlgorithm):
         actions = time_step.prev_action[1:].transpose(0, 1).flatten(1)
         chunk = torch.cat([actions, count.unsqueeze(-1).to(actions.dtype)], dim=-1)
         ends = ends._replace(prev_action=torch.stack([torch.zeros_like(chunk), chunk]))
-        first = nest.index(experience, slice(2))
-        return Windows(Experience(ends, ()), Bootstrap(reward, discount, torch.ones_like(frame)), count, first)
+        return Windows(Experience(ends, ()), Bootstrap(reward, discount, torch.ones_like(frame)), count)
 
     def train_step(self, experience: Experience) -> TrainInfo:
         windows = self.windows(experience)
@@ -183,10 +182,6 @@ class SacChunkAlgorithm(SacAlgorithm):
         prefixes = self._prefix_targets(experience) if self.learns_prefixes else None
         return info._replace(own=windows._replace(prefixes=prefixes), regressed=whole)
 
-    def neighbours(self, experience: Experience, info: TrainInfo) -> Experience:
-        own: Experience = info.own.neighbours
-        return own
-
     def next_value(
         self, critics: CriticStep, target_features: torch.Tensor, seen: torch.Tensor, action: torch.Tensor, log_pi: torch.Tensor
     ) -> tuple[torch.Tensor | ValueDistribution, torch.Tensor | None]:
@@ -194,7 +189,7 @@ class SacChunkAlgorithm(SacAlgorithm):
             return torch.zeros_like(log_pi[:1]), None
         if self.best_of is None:
             return super().next_value(critics, target_features, seen, action, log_pi)
-        best = self._best_of(self.critics, target_features, *self.actor(seen))
+        best = self._best_of(self.critics, critics.next_features, *self.actor(seen))
         return critics.bootstrap(target_features, *self.action_parts(best)), None
 
     @torch.no_grad()
@@ -206,7 +201,7 @@ class SacChunkAlgorithm(SacAlgorithm):
         mean, log_std = self.actor(seen)
         action, log_pi = distributions.squashed_normal_sample(mean, log_std)
         if self.best_of is not None:
-            action = self._best_of(self.critics, features, mean, log_std)
+            action = self._best_of(self.critics, self.encoder(later), mean, log_std)
         prediction = self.target_critics(features, *self.action_parts(action))
         value = mean_of(self.over_predictions(self.target_critics, prediction))
         if self.entropy_in_target and self.best_of is None:
@@ -240,12 +235,14 @@ class SacChunkAlgorithm(SacAlgorithm):
         return {**found, "action": found["action"][..., : self.action_size]}  # without the count
 
     def _imitating(self, windows: Windows, info: TrainInfo) -> torch.Tensor:
-        """Returns the actor's loss `[2 or 1, B]` with `- log pi(A|s)` of whole replayed chunks, or that loss alone."""
+        """Returns the actor's loss `[2 or 1, B]` with `- log pi(A|s)` of the actions of replayed chunks, or that loss alone."""
         actions = windows.experience.time_step.prev_action[1, :, :-1]
         edge = 1.0 - torch.finfo(actions.dtype).eps
         features = self.actor_features(nest.index(windows.experience.time_step.observation, 0))
-        log_pi = distributions.squashed_normal_log_prob(torch.atanh(actions.clamp(-edge, edge)), *self.actor(features))
-        imitation = -log_pi.masked_fill(windows.actions < self.length, 0.0)
+        mean, log_std = self.actor(features)
+        pre_tanh = torch.atanh(actions.clamp(-edge, edge))
+        each = (x.unsqueeze(-1) for x in (pre_tanh, mean, log_std))  # dimensions are independent
+        imitation = -(distributions.squashed_normal_log_prob(*each) * self._taken(windows)).sum(-1)
         own, weight = (info.actor_loss, self.cloning_weight) if self.best_of is None else (torch.zeros_like(info.actor_loss), 1.0)
         return torch.cat([own[:1] + weight * imitation, own[1:]])
 
@@ -254,9 +251,13 @@ class SacChunkAlgorithm(SacAlgorithm):
         windows = self.windows(experience)
         step = windows.experience.time_step
         mean, _ = self.actor(self.actor_features(nest.index(step.observation, slice(None, -1))))
-        place = torch.arange(self.action_size, device=mean.device) // self.step_size
-        exists = place < windows.actions.unsqueeze(-1)
-        return self.cloned(windows.experience, ((torch.tanh(mean) - step.prev_action[1:, :, :-1]).square() * exists).sum(-1))
+        distance = (torch.tanh(mean) - step.prev_action[1:, :, :-1]).square() * self._taken(windows)
+        return self.cloned(windows.experience, distance.sum(-1))
+
+    def _taken(self, windows: Windows) -> torch.Tensor:
+        """Returns which numbers of chunks are of actions that were taken before the episode ended, `[B, h A]` bool."""
+        place = torch.arange(self.action_size, device=windows.actions.device) // self.step_size
+        return place < windows.actions.unsqueeze(-1)
 
     def acting_modules(self) -> list[str]:
         return [*super().acting_modules(), *(["encoder", "critics"] if self.best_of is not None else [])]

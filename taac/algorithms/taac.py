@@ -118,11 +118,11 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             raise TaacError(f"TaacAlgorithm.max_repeat_steps must be 1 or more, or None, got {max_repeat_steps}")
         trajectory = trajectory or ConstantTrajectory()
         sizes = trajectories.part_sizes(trajectory, action_spec.zeros())
+        self.proposal_size = trajectories.proposal_size(trajectory, action_spec.numel)
+        self.takes_noise = self.has_proposal = self.proposal_size == action_spec.numel  # not a chunk
         super().__init__(observation_spec, action_spec, action_sizes=sizes, **actor_critic)
         self.trajectory = trajectory
         self.tau_embedding = TrajectoryEmbedding(self.actor_feature_size, sizes)
-        self.proposal_size = trajectories.proposal_size(trajectory, self.action_size)
-        self.takes_noise = self.proposal_size == self.action_size
         self.actor = actor_ctor(self.tau_embedding.output_size, self.proposal_size)
         action_target = target_entropies.of_actions(
             bounded((self.proposal_size,), -1.0, 1.0), action_min_prob, action_target_entropy,

@@ -57,7 +57,9 @@ class Skips(ActorCriticAlgorithm):
 
         sum_{i<j} gamma^i r_{t+1+i} + sum_{0<i<j} gamma^i h(s_{t+i}) + gamma^j V(s_{t+j})
 
-    The loss uses every duration observed in the replayed segment, and averages over the durations of a frame. Here
+    The loss of a frame is the sum over its durations j that happened in the replayed segment, of T frames, each with the weight
+    `(T - 1) / (T - j)`: a long duration fits into a segment at fewer places than a short one, and all observed skips shall count
+    alike. It is divided by (J + 1) / 2, the skips of a step where all actions are held for J. Here
     `h(s) = -alpha log pi(a~|s)` is the entropy bonus that V contains; it is 0 without one. With h, every duration contains the
     entropy of the same steps, so durations differ by their rewards only (see `value_ops.skip_returns`).
 
@@ -176,10 +178,11 @@ class Skips(ActorCriticAlgorithm):
             self.max_skip,
             info.own.entropy,
         )
-        # [J, T-1, B]: the error of each duration, then the mean over the durations that happened
+        # [J, T-1, B]: the error of each duration that happened, as often as skips of that duration are drawn uniformly
         errors = [self.value_error(self.skip_critic, p, g) for p, g in zip(info.own.predicted.unbind(3), target)]
-        skip_error = torch.stack(errors)
-        skip_loss = (skip_error * happened).sum(0) / happened.sum(0).clamp(min=1)
+        places = len(target[0]) - torch.arange(self.max_skip, device=self.weights.device)  # of each duration in a segment
+        weight = 2 / (self.max_skip + 1) * len(target[0]) / places.clamp(min=1)
+        skip_loss = (torch.stack(errors) * happened * weight.view(-1, 1, 1)).sum(0)
         own = {
             "loss/skip": self.mean_acted(experience, skip_loss),
             "skip/observed": self.mean_acted(experience, happened.sum(0).to(skip_loss.dtype)),
@@ -198,7 +201,7 @@ class Skips(ActorCriticAlgorithm):
 
     def summary_tags(self) -> dict[str, str]:
         return {
-            "loss/skip": "error (squared or Huber's) of the durations' values, mean over a frame's, then frames except LAST",
+            "loss/skip": "error (squared or Huber's) of the durations' values, weighted, summed over a frame's, mean except LAST",
             "skip/observed": "durations that a replayed frame is an example of, mean over frames except LAST",
         }
 
@@ -208,7 +211,7 @@ class TempoRLAlgorithm(Skips, SacAlgorithm):
     """TempoRL on SAC. `Skips` has the arguments.
 
     Assumed, because the paper's backbone is DDPG: V is SAC's soft value; `Q_skip` sends no gradient to a shared encoder. The
-    paper has a separate replay buffer of skips; here skips come from replayed segments.
+    paper has a separate replay buffer of skips; here they come from replayed segments, with the same weight each.
     """
 
     __init__ = Skips.__init__  # of its own, because gin wraps it

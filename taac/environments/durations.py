@@ -29,7 +29,7 @@ class DurationCoordinate(single.ActionRepeat):
         env: an environment with a Box of floats, of rank 1, as actions; with a number as reward, unless both prices are 0.
         num_steps, gamma: `action_repeat` of `create_environment`, and the discount inside.
         decision_price: c >= 0, in units of the environment's reward.
-        change_price: c' >= 0.
+        change_price: c' >= 0. No observation contains the action before, on which this price depends.
         observe_time_left: adds the fraction of the time limit that is left, as the part `time_left` `[1]` of a Dict observation,
             if the environment has a time limit. How long an action can last then follows from the observation.
 

@@ -154,14 +154,15 @@ class Attributes:
         names["target_tau"] = tau._replace(parameter="target_update_tau")
         for signal in self._learner.agent.signals:
             part = parts.index(signal.name)
-            weight, put = algorithm.weights[part], functools.partial(algorithm.set_weight, part)  # a view of what is set
+            weight, put = algorithm.weights[part], functools.partial(_set_weight, algorithm, part)  # a view of what is set
             within = (0.0, math.inf) if algorithm.signs[part] > 0 else (-math.inf, 0.0)
             names[f"strength/{signal.name}"] = Attribute(weight.item, put, f"{type(signal).__name__}.strength", within)
         return names
 
     def _set_gamma(self, part: int, gamma: float) -> None:
         algorithm: Any = self._learner.agent.algorithm
-        algorithm.td_loss.set_gamma(part, gamma)
+        for learner in _actor_critics(algorithm):
+            learner.td_loss.set_gamma(part, gamma)
         self._learner.growth.gamma = algorithm.gamma
         scaler = self._learner.agent.reward_normalizer
         if isinstance(scaler, RewardScaler) and algorithm.gamma is not None:
@@ -176,3 +177,13 @@ class Attributes:
         if isinstance(temperature.target_entropy, torch.Tensor):
             raise TaacError("the target entropy cannot be set: it follows a schedule, which would overwrite it")
         temperature.target_entropy = nats
+
+
+def _actor_critics(algorithm: ActorCriticAlgorithm) -> list[ActorCriticAlgorithm]:
+    """Returns the algorithm and what it consists of, such as TLA's slow policy."""
+    return [part for part in algorithm.modules() if isinstance(part, ActorCriticAlgorithm)]
+
+
+def _set_weight(algorithm: ActorCriticAlgorithm, part: int, weight: float) -> None:
+    for learner in _actor_critics(algorithm):
+        learner.set_weight(part, weight)

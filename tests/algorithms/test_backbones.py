@@ -118,7 +118,7 @@ def test_an_update_of_crossq_against_a_recomputation():
 
     observation, step = batch.time_step.observation.double(), batch.time_step
     torch.manual_seed(2)
-    torch.randn(2, 32, 1)  # the actor's own sample comes first
+    torch.randn(1, 32, 1)  # the actor's own sample, on s alone, comes first
     out = network(observation[1], actor.hidden, actor.head, 0, running=True)
     mean, log_std = out[:, :1], out[:, 1:].clamp(algorithm.actor.log_std_min, algorithm.actor.log_std_max)
     noise = torch.randn(1, 32, 1)[0].double()

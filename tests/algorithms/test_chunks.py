@@ -11,7 +11,7 @@ from torch import nn
 
 from taac import nest
 from taac.algorithms import SacAlgorithm, TaacAlgorithm
-from taac.algorithms.actor_regularizers import ActorRegularizer
+from taac.algorithms.actor_regularizers import CAPS, L2C2
 from taac.algorithms.chunks import ChunkTrajectory, make_chunk
 from taac.algorithms.sac_chunk import SacChunkAlgorithm
 from taac.algorithms.td_losses import OneStepTDLoss
@@ -100,6 +100,17 @@ def sac(length=3, ctor=SacChunkAlgorithm, **more):
     return algorithm
 
 
+class Signed(nn.Module):
+    output_size = 3
+
+    def __init__(self, observation_spec):
+        super().__init__()
+        self.sign = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return x * self.sign
+
+
 def segment(kinds, discount=None):
     """One segment `[T, 1]` of steps of these kinds, with rewards 1, 2, 4... on arrival and actions that tell their frame."""
     count = len(kinds)
@@ -157,14 +168,16 @@ def test_a_window_by_hand(kinds, discount, actions, reward, product):
     assert not torch.cat([chunk.a, chunk.rest], -1)[0, 2 * actions :].any()
 
 
-def test_a_cut_window_is_not_imitated_but_for_its_actions():
-    """No likelihood of a chunk that was not whole; and cloning counts the actions that were taken alone."""
+def test_of_a_cut_window_the_actions_that_were_taken_are_imitated():
+    """By their likelihood, and by cloning."""
     algorithm, cut = sac(best_of=4), segment([MID, MID, LAST, FIRST])
     info = algorithm.train_step(cut)
-    assert not algorithm._imitating(info.own, info).any()
     step = algorithm.windows(cut).experience.time_step
-    mean = torch.tanh(algorithm.actor(algorithm.actor_features(step.observation[:1]))[0])
-    expected = (mean - step.prev_action[1:, :, :-1])[..., :4].square().sum(-1)
+    mean, log_std = algorithm.actor(algorithm.actor_features(step.observation[:1]))
+    action = step.prev_action[1:, :, :-1]
+    density = torch.distributions.Normal(mean, log_std.exp()).log_prob(torch.atanh(action)) - torch.log(1 - action**2)
+    assert algorithm._imitating(info.own, info)[0].item() == pytest.approx(-density[..., :4].sum().item(), rel=1e-5)
+    expected = (torch.tanh(mean) - action)[..., :4].square().sum(-1)
     assert torch.allclose(algorithm.cloning_loss(cut)[:1], expected)
     assert expected.item() > 0
 
@@ -185,18 +198,32 @@ def test_a_cut_window_is_left_out_of_the_critics_loss_if_asked_for():
         assert (left.segment_error > 0).item() == whole  # a priority that no update would lower
 
 
-def test_regularizers_compare_neighbouring_states():
-    """Not the first and the last of a window."""
-    experience, seen = segment([MID] * 4), []
+@pytest.mark.parametrize("regularizer", [CAPS, L2C2])
+def test_regularizers_of_single_actions_are_refused(regularizer):
+    """A plan that goes on as it was is another chunk one step later."""
+    for make in sac, taac:
+        with pytest.raises(TaacError, match=r"supports no actor_regularizers.*but on chunks"):
+            make(actor_regularizers=(regularizer,))
 
-    class Watching(ActorRegularizer):
-        def __call__(self, proposal, given):
-            seen.append(given.time_step.observation)
-            return proposal(given.time_step.observation, given).diff(dim=0).square().sum(-1)
 
-    algorithm = sac(actor_regularizers=(Watching,))
-    loss = algorithm.calc_loss(experience, algorithm.train_step(experience))
-    assert torch.equal(seen[0], experience.time_step.observation[:2]) and loss.extra["loss/regularizer_own"] > 0
+@pytest.mark.parametrize("prefixes", [False, True])
+def test_what_targets_value_is_chosen_by_online_critics_on_their_own_features(prefixes):
+    """The encoders differ in sign: on the target's features the online critics would like the opposite."""
+    critics = {"critic_ctor": PrefixCritics} if prefixes else {}
+    algorithm, experience = sac(best_of=50, encoder_ctor=Signed, **critics), segment([MID] * 4)
+    algorithm.target_encoder.sign.data.fill_(-1.0)
+    seen, liked = [], lambda x, *action: action[0].sum(-1) * x[..., 0].sign() * experience.time_step.observation[-1, 0, 0].sign()
+
+    def valued(x, *action):
+        seen.append((x, action[0]))
+        return torch.zeros(2, *x.shape[:-1], *([3] if prefixes else []))
+
+    algorithm.q_values = lambda critics, x, *action: liked(x, *action).expand(2, *x.shape[:-1])
+    algorithm.target_critics.forward = valued
+    algorithm.train_step(experience)
+    features, action = seen[-1]
+    observation = experience.time_step.observation[-1]
+    assert torch.equal(features[-1], -observation) and (action[-1].sum() > 0.5)
 
 
 def test_targets_value_what_the_online_critics_choose():

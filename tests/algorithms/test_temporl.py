@@ -19,7 +19,7 @@ from taac.algorithms import (
 )
 from taac.algorithms.algorithm import reset_where_first
 from taac.algorithms.temporl import TempoRLInfo, TempoRLState
-from taac.data_structures import Experience
+from taac.data_structures import Experience, TimeStep
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble, DeterministicActorNetwork
 from tests.algorithms import reference
@@ -213,7 +213,9 @@ def losses_of(algorithm, experience, seed=3):
 
 
 def skip_reference(w, experience, value, bonus, max_skip, gamma, spec_name="encoder"):
-    """The skip loss of each frame `[T][B]`: mean over the durations it is an example of, mean over the reward's parts.
+    """The skip loss of each frame `[T][B]`: sum over the durations it is an example of, mean over the reward's parts.
+
+    A duration of j has T - j places in a segment of T frames, one step T - 1; with J steps a skip has (J + 1) / 2 for each.
 
     The entropy `bonus` of the frames that are passed through is paid; that of the frame arrived at is in its `value`.
     """
@@ -233,9 +235,10 @@ def skip_reference(w, experience, value, bonus, max_skip, gamma, spec_name="enco
                     target = target + factor * bonus[end - 1, b].reshape(-1)
                 target = target + factor * time_step.reward[end, b].reshape(-1)
                 factor = factor * torch.tensor(gamma, dtype=torch.float64) * time_step.discount[end, b]
-                errors.append(((q[j - 1] - target - factor * value[end, b].reshape(-1)) ** 2).mean())
+                error = ((q[j - 1] - target - factor * value[end, b].reshape(-1)) ** 2).mean()
+                errors.append(error * (STEPS - 1) / (STEPS - j) * 2 / (max_skip + 1))
             if errors:
-                loss[t][b] = torch.stack(errors).mean()
+                loss[t][b] = torch.stack(errors).sum()
     return loss
 
 
@@ -281,6 +284,35 @@ def test_a_loss_is_sacs_and_that_of_the_skip_values(settings, probability):
             torch.testing.assert_close(parameter.grad, of_skips[name], rtol=1e-5, atol=1e-7)
         elif parameter.requires_grad:
             torch.testing.assert_close(parameter.grad, plain.get_parameter(name).grad, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("steps", [4, 7])
+def test_skips_count_as_if_they_were_drawn_from_a_buffer_of_their_own(steps, monkeypatch):
+    """Segments begin at every frame of a ring of holds. Each pair i < j of a hold's states counts alike, whatever j - i is."""
+    tested, _ = learner()
+    holds = torch.tensor([1, 3, 2, 3, 1, 2, 3, 3])
+    frames = int(holds.sum())
+    decided = torch.zeros(frames, dtype=torch.bool)
+    decided[holds.cumsum(0) - holds] = True
+    ring = (torch.arange(frames) + torch.arange(steps).unsqueeze(1)) % frames  # [T, B]
+    time_step = TimeStep(
+        torch.full(ring.shape, M, dtype=torch.uint8), torch.ones(ring.shape).double(), torch.ones(ring.shape).double(),
+        torch.randn(*ring.shape, *VECTOR_SPEC.shape).double(), torch.zeros(*ring.shape, NUM_ACTIONS).double(),
+        torch.ones(ring.shape, dtype=torch.int16),
+    )  # fmt: skip
+    experience = Experience(time_step, TempoRLInfo(decided[ring]))
+    info = tested.train_step(experience)
+    for duration in (1, 2, 3):
+        asked = []
+
+        def error(critics, prediction, target, asked=asked, duration=duration):
+            asked += [None] if critics is tested.skip_critic else []
+            return torch.full_like(target, float(critics is tested.skip_critic and len(asked) == duration))
+
+        monkeypatch.setattr(tested, "value_error", error)
+        found = tested.calc_loss(experience, info).extra["loss/skip"].item() * ring[:-1].numel()
+        pairs = int((holds - duration + 1).clamp(min=0).sum())
+        assert found == pytest.approx(pairs * (steps - 1) * 2 / (3 + 1)), duration
 
 
 @pytest.mark.parametrize("reward_weights", [None, (1.0, -0.5, 2.0)], ids=str)

@@ -29,6 +29,18 @@ def at_310(trainer):
         trainer.attributes.set("alpha/action", 0.01)
 
 
+def test_both_policies_of_tla_have_the_gamma_and_the_weights_that_are_set():
+    trainer = build(
+        "TlaAlgorithm.slow_steps = 2", "Trainer.segment_length = 5", "create_agent.reward_signals = (@RND,)", method="tla"
+    )
+    algorithm = trainer.agent.algorithm
+    trainer.attributes.set("gamma", 0.5)
+    trainer.attributes.set("strength/rnd", 0.25)
+    for part in algorithm, algorithm.slow:
+        assert part.td_loss.gamma_of(0) == 0.5 and part.weights[1].item() == 0.25
+    trainer.close()
+
+
 def test_what_there_is_can_be_read_and_set():
     trainer = build("Learner.max_grad_norm = 5.0", "Temperature.initial_value = 0.5")
     attributes, algorithm = trainer.attributes, trainer.agent.algorithm
