@@ -127,7 +127,7 @@ class Evaluator:
 
     Args:
         environment: used for nothing else. If it is recorded, the first episode of each evaluation is filmed.
-        seed: of the run. The seed of each evaluation is derived from it.
+        seed: of the run. The seed of each evaluation is derived from it and from the step at which it was due.
         evaluation_episodes: greedy episodes of an evaluation.
         evaluation_epsilon: probability with which each choice is sampled instead of taking the mode; a number or a schedule.
         max_evaluation_steps: an evaluation that takes more steps than this in each environment stops the run, because its
@@ -167,8 +167,10 @@ class Evaluator:
         self.unfinished = False
         self.evaluated_at: int | None = None
 
-    def run(self, env_steps: int, stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
+    def run(self, env_steps: int, stop: Callable[[], bool] = lambda: False, due: int | None = None) -> Evaluation | None:
         """Evaluates the agent after `env_steps` environment steps of training. At step 0 it cannot be the best.
+
+        It was `due` at a step, perhaps some steps ago; None: now.
 
         Returns None if `stop()` has returned true. Then, or if it fails, `unfinished` is true until an evaluation has ended.
 
@@ -178,7 +180,8 @@ class Evaluator:
         """
         self.unfinished = True
         video = EpisodeVideo(self.environment) if self.environment.recorded else None
-        on_step, seed = None if video is None else video.on_step, derived_seed(self.seed, EVALUATION, env_steps)
+        on_step = None if video is None else video.on_step
+        seed = derived_seed(self.seed, EVALUATION, env_steps if due is None else due)
         episodes = evaluate(
             self.agent, self.environment, self.num_episodes, seed, self.epsilon, on_step, self.max_steps, env_steps == 0, stop
         )

@@ -305,7 +305,8 @@ class Trainer:
         self.hooks("before_evaluation", self)
         cloned = self.env_steps == 0 and self.learner.cloning is not None  # which no checkpoint holds yet
         stop = (lambda: False) if cloned else self._stop
-        found = self.parallel.evaluated(lambda: self.evaluator.run(self.env_steps, stop))
+        due = self.intervals.evaluation_due(self.env_steps)
+        found = self.parallel.evaluated(lambda: self.evaluator.run(self.env_steps, stop, due))
         if found is None:
             return
         self.reporter.evaluation(found)

@@ -79,6 +79,19 @@ def test_of_a_report(compared):
     assert "best is ahead of sparse, worse" in compared["ahead"][0]
 
 
+@pytest.mark.parametrize("first, share", [(0, 0.0), (1, 0.4)])
+def test_runs_of_equal_seeds_are_resampled_together(tmp_path, first, share):
+    """`dense` costs more and returns 1 less than `sparse` with each seed, whose start states are worth -300 to 300."""
+    for method, (less, repeated) in {"sparse": (0, 0.5), "dense": (1, 0.0)}.items():
+        for seed in range(4):
+            number = seed + (first if method == "dense" else 0)
+            returns = np.full(len(STEPS), [-300, 100, 300, -100][seed] - less)
+            make_run(tmp_path / method / f"seed_{number}", method, "Own-v0", number, returns, repeated=repeated)
+    front = next(front for front in make_report(tmp_path, Options(last=1))["fronts"] if front["cost"] == "decisions")
+    shares = {m["method"]: m["share"] for m in front["methods"]}
+    assert shares["sparse"] == 1.0 and shares["dense"] == pytest.approx(share, abs=0.2 * (share > 0))
+
+
 def test_there_is_none_where_all_cost_the_same(compared):
     """Jerk depends on the seed alone."""
     assert {front["cost"] for front in compared["fronts"]} == {"decisions"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from taac.acting import evaluation
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
 from taac.acting.random_numbers import EVALUATION, derived_seed
@@ -92,3 +93,20 @@ def test_it_that_fails_is_repeated(tmp_path):
     assert steps(tmp_path / "run") == [] and not RunFolder(tmp_path / "run").has_checkpoints()
     run(tmp_path / "run", *settings, method="sac")  # mended: it failed once
     assert steps(tmp_path / "run")[0] == 0 and steps(tmp_path / "run").count(0) == 1
+
+
+@pytest.mark.parametrize("method", ["sac", "sac_krep"])
+def test_evaluations_play_the_episodes_of_the_step_at_which_they_were_due(tmp_path, method, monkeypatch):
+    """Actions of up to three steps pass multiples of 50; the run of 120 steps ends one or two steps late."""
+    seeds, evaluated = [], evaluation.evaluate
+
+    def watched(agent, environment, episodes, seed, *rest):
+        seeds.append(seed)
+        return evaluated(agent, environment, episodes, seed, *rest)
+
+    monkeypatch.setattr(evaluation, "evaluate", watched)
+    trainer = run(tmp_path, "num_env_steps = 120", "initial_collect_steps = 110", "evaluation_interval = 50",
+                  "evaluation_episodes = 1", "create_environment.max_episode_steps = 7", method=method)  # fmt: skip
+    at = steps(tmp_path)
+    assert seeds == [derived_seed(trainer.seed, EVALUATION, due) for due in (0, 50, 100, 120)]
+    assert (at == [0, 50, 100, 120]) == (method == "sac") and trainer.evaluator.evaluated_at == at[-1]

@@ -8,7 +8,8 @@ cost and the lowest mean return, as a part of that box:
     HV = 1 / (C (R - r)) * integral over c in [0, C] of max(0, max of G_i over i with c_i <= c, less r)
 
 with C the highest mean cost, R and r the highest and lowest mean return. It is 1 if one method has the highest return at no cost.
-The box depends on the methods, so hypervolumes of different reports are not comparable.
+The box depends on the methods, so hypervolumes of different reports are not comparable. Where all methods have the same seeds,
+resamples draw seeds for all of them at once: runs of one seed are evaluated in the same episodes, and so differ less than others.
 
 Source of the hypervolume: Zitzler and Thiele, Multiobjective evolutionary algorithms, IEEE Transactions on Evolutionary
 Computation 1999.
@@ -38,7 +39,7 @@ COSTS = {"decisions": "decisions an episode", "jerk": "jerk"}
 def fronts(scores: AllScores, tasks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns a row for each task and cost of `COSTS` that at least two methods have, unless it is the same for all of them.
 
-    A row has the `task`, the `cost`, the `hypervolume` with its interval (`bootstrap_spread`, within a method's runs; None if all
+    A row has the `task`, the `cost`, the `hypervolume` with its interval (`bootstrap_spread`; None if all
     mean returns are equal), and of each method, by rising cost, the means `x` of cost and `y` of return with their intervals,
     whether it is `on_front`, and in which `share` of resamples it is (None if a method has one run). Diverged runs are left out.
 
@@ -49,13 +50,14 @@ def fronts(scores: AllScores, tasks: Sequence[dict[str, Any]]) -> list[dict[str,
     means = {(task["task"], m["method"]): m for task in tasks for m in task["methods"]}
     for task, methods in scores.items():
         for cost in COSTS:
-            known = {}
+            known, seeds = {}, set()
             for method, of in methods.items():
                 whole = np.isfinite(of.repetition[cost])  # unknown where a run diverged
                 if whole.any():
                     known[method] = np.stack([of.repetition[cost][whole], of.final[whole]])
+                    seeds.add(tuple(r.seed for r, w in zip(of.records, whole.tolist()) if w))
             if len(known) > 1 and len({points[0].mean() for points in known.values()}) > 1:
-                volume, methods_told = _front(list(known), list(known.values()))
+                volume, methods_told = _front(list(known), list(known.values()), len(seeds) == 1)
                 for row in methods_told:
                     m = means[task, row["method"]]
                     row |= {"x": m["repetition"][cost]["mean"], "y": m["final"]["mean"]}
@@ -64,26 +66,29 @@ def fronts(scores: AllScores, tasks: Sequence[dict[str, Any]]) -> list[dict[str,
     return rows
 
 
-def _front(methods: Sequence[str], runs: Sequence[np.ndarray]) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """The hypervolume and a row for each method, whose runs are costs and returns `[2, n]`."""
+def _front(
+    methods: Sequence[str], runs: Sequence[np.ndarray], same_seeds: bool
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """The hypervolume and a row for each method, whose runs are costs and returns `[2, n]`, of the `same_seeds` or not."""
+    samples = [of.shape[1] for of in (runs[:1] if same_seeds else runs)]
 
     def means(numbers: Sequence[np.ndarray]) -> np.ndarray:
-        """Mean cost and return `[2, ..., methods]` of runs by number, `[..., n]` for each method."""
-        drawn = [of[:, at].mean(-1) for of, at in zip(runs, numbers)]
+        """Mean cost and return `[2, ..., methods]` of runs by number, `[..., n]` for each sample."""
+        drawn = [of[:, at].mean(-1) for of, at in zip(runs, [*numbers] * len(runs) if same_seeds else numbers)]
         return np.stack(np.broadcast_arrays(*drawn), -1)
 
-    points = means([np.arange(of.shape[1]) for of in runs])
+    points = means([np.arange(n) for n in samples])
     box = (points[0].max(), points[1].min(), points[1].max())
     rng = np.random.default_rng(SEED)
-    resampled = means([rng.integers(of.shape[1], size=(RESAMPLES, of.shape[1])) for of in runs])
-    several = all(of.shape[1] > 1 for of in runs)  # resampling one run says nothing of how sure it is
+    resampled = means([rng.integers(n, size=(RESAMPLES, n)) for n in samples])
+    several = min(samples) > 1  # resampling one run says nothing of how sure it is
     shares = nondominated(resampled).mean(0).tolist() if several else [None] * len(methods)
     found = None
     if box[2] > box[1] and box[0] > 0:
         estimate = float(hypervolume(points, box))
         interval = Interval(estimate, np.nan, np.nan, CONFIDENCE, "undefined: a method has one run")
         if several:
-            spread = bootstrap_spread(lambda numbers: hypervolume(means(numbers), box), [of.shape[1] for of in runs])
+            spread = bootstrap_spread(lambda numbers: hypervolume(means(numbers), box), samples)
             interval = student_interval(estimate, spread, [np.ones(1)], CONFIDENCE, "bootstrap t")
         found = cut_interval("hypervolume", interval._asdict())
     rows = zip(methods, nondominated(points).tolist(), shares)

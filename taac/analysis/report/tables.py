@@ -311,7 +311,7 @@ def verdict_line(pair: dict[str, Any]) -> str:
     if pair["verdict"] == "inconclusive":
         verdict, size, paired = "inconclusive", pair["detectable"], pair["paired"]
         if size is not None:
-            verdict += f"; so many runs would find {size:.3g} or more with a power of 0.8"
+            verdict += f"; so many runs would find {size:.3g} or more with a power of at most 0.8"
         if not pair["findable"]:
             least = f"{fewest_runs(paired)} {'pairs' if paired else 'of each method'}"
             verdict += f"; so few runs can give no verdict, {least} are the least"

@@ -253,8 +253,10 @@ def performance_profile(tasks: Tasks, taus: np.ndarray) -> Profile:
 Range = tuple[float, float]
 BOUNDS: Mapping[str, Range] = {
     **dict.fromkeys(("fraction_repeated", "fraction_same", "actor_calls_saved", "hypervolume"), (0.0, 1.0)),
-    **dict.fromkeys(("mean_run", "max_run", "decisions", "length"), (1.0, math.inf)),
-    **dict.fromkeys(("jerk", "action_change", "high_frequency", "effort", "multiply_adds", "optimality_gap"), (0.0, math.inf)),
+    **dict.fromkeys(("mean_run", "max_run", "length"), (1.0, math.inf)),
+    **dict.fromkeys(
+        ("decisions", "jerk", "action_change", "high_frequency", "effort", "multiply_adds", "optimality_gap"), (0.0, math.inf)
+    ),
 }
 
 
