@@ -57,8 +57,8 @@ code, on which machines and how long the runs were made.
 - **exploring**: the mean return of training episodes, whose actions are drawn, in the last tenth of the run.
 - **repeated**: the fraction of steps that keep the action before; **decisions**: the number of the others in an episode.
 - **here**: the difference of the means with an interval; those of a campaign's comparisons hold together. n: the seeds of each.
-- **detectable**: the smallest true difference that as many runs with this spread find with a probability of 0.8; "nothing": there
-  are too few for the permutation test.
+- **detectable**: the smallest true difference that Welch's t finds with a probability of 0.8 in as many runs with this spread. A
+  verdict needs the permutation test too, and so finds it with 0.6 where there are five of each; "nothing": there are too few.
 - **p-values**: Welch's and the permutation test's; both must be below the number in brackets, 0.05 over the comparisons.
 - **learns faster** compares means over all evaluations, those before the first update too; **ends higher**, final returns.
 - **published, at its step**: by another protocol and mostly another version. Ours are later by the steps that it does not count;

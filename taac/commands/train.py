@@ -40,9 +40,6 @@ def define_flags() -> None:
         "forget_replay", False, "Resume without the replay buffer, as where a file of its frames is damaged: it is filled again."
     )
     flags.define_collectors()
-    absl_flags.DEFINE_bool(
-        "overlap", False, "Under torchrun: send gradients while the backward pass goes on. Not with compiled updates."
-    )
     absl_flags.DEFINE_float(
         "rank_timeout", 7200.0, "Under torchrun: seconds that ranks wait for one that hangs. Above what an evaluation takes.",
         lower_bound=1.0,
@@ -73,9 +70,7 @@ def run() -> None:
 
     registry.register()
     loaded = request.load()
-    joined = ranks.join(flags.FLAGS.overlap, flags.FLAGS.rank_timeout)
-    if flags.FLAGS.overlap and joined is ranks.ALONE:
-        raise TaacError("--overlap is about gradients that several processes send: start them with torchrun, or leave it out")
+    joined = ranks.join(flags.FLAGS.rank_timeout)
     trainer = configuration.build(lambda: experiment.create_experiment(ranks=joined))
     try:
         loaded.check_used()

@@ -80,13 +80,13 @@ def _full_name(setting: Setting, name: str, macros: Collection[str]) -> str:
     return found[0]
 
 
-def owners(module: str = "") -> dict[str, list[str]]:
-    """Returns parameter -> `Constructor.parameter` of each one in `module` that takes it itself and does not pass it on."""
+def owners() -> dict[str, list[str]]:
+    """Returns parameter -> `Constructor.parameter` of each one that takes it itself and does not pass it on."""
     found: dict[str, list[str]] = {}
     configurables = gin_state.configurables()
     known = set(configurables.values())
     for selector, wrapped in configurables.items():
-        if not selector.startswith(module) or selector.startswith(OF_COMPARE):
+        if selector.startswith(OF_COMPARE):
             continue
         for name in values.own_parameters(wrapped, known):
             if values.default(wrapped, name) is not inspect.Parameter.empty:  # else the caller supplies it

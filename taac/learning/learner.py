@@ -234,18 +234,14 @@ class Learner:
         """
         agents, prepared = self.agent.agents, self.agent.prepare(experience)
         self.growth.observe(prepared.time_step.reward)
-        sending: contextlib.AbstractContextManager[dict[nn.Parameter, torch.Tensor]] = contextlib.nullcontext({})
-        if not self.agent.compiled:  # which computes all gradients at once
-            sending = self.ranks.averaging(self._differentiated)
-        with sending as early:
-            found = self.loss_and_gradients(prepared, self._prepare_weights(weights))
+        found = self.loss_and_gradients(prepared, self._prepare_weights(weights))
         loss, total, extra, statistics = found.loss, found.total, {"loss/total": found.loss, **found.extra}, found.statistics
         self._set_gradients(self._differentiated, found.gradients)
         if self._side.any:
             with using(self.products):
                 side = self._side.add_gradients(self._parameters, prepared.time_step, self.num_updates, self.products, replay)
             loss, total, extra = loss + side.loss, total + side.total, {**extra, **side.extra}
-        loss, total, extra, statistics = self.ranks.average_update(self._parameters, early, loss, total, extra, statistics)
+        loss, total, extra, statistics = self.ranks.average_update(self._parameters, loss, total, extra, statistics)
         step = GradientStep(self.num_updates + 1, experience, prepared, loss, total, found.frames, extra)
         found_inf = self.guard.check(step)
         gradient_norms = self.diagnostics.gradient_norms(self.group_names, self.optimizer)

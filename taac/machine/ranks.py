@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import functools
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,12 +26,10 @@ class Ranks:
         number: of this process, from 0.
         local_number: of this process among those on its machine.
         count: number of processes.
-        overlap: whether gradients are sent while the backward pass that computes others goes on.
     """
 
     number = local_number = 0
     count = 1
-    overlap = False
 
     @property
     def first(self) -> bool:
@@ -52,19 +49,9 @@ class Ranks:
         """Returns the mean of each tensor over the ranks. All ranks give tensors of the same shapes, and get the same bits."""
         return list(tensors)
 
-    @contextlib.contextmanager
-    def averaging(self, parameters: Sequence[torch.nn.Parameter]) -> Iterator[dict[torch.nn.Parameter, torch.Tensor]]:
-        """Yields a dict that holds the means of gradients by `torch.autograd.grad` in the context, when that has ended.
-
-        It holds those that were sent in the context: none without `overlap`, nor in the first context with it. The parameters are
-        the same in each call, with gradients from one backward pass, or from several one after another.
-        """
-        yield {}
-
     def average_update(
         self,
         parameters: Sequence[torch.nn.Parameter],
-        early: Mapping[torch.nn.Parameter, torch.Tensor],
         loss: torch.Tensor,
         total: torch.Tensor,
         extra: dict[str, torch.Tensor],
@@ -73,13 +60,11 @@ class Ranks:
         """Averages the parameters' gradients, and scalars, over the ranks in one message; returns the scalars.
 
         The mean of the gradients of equal parts of a batch is the gradient of the whole batch's mean loss. A number that is not
-        finite in one rank is not finite in any. `early` holds the means of gradients that were sent before; see `averaging`.
+        finite in one rank is not finite in any.
         """
         if self.count == 1:
             return loss, total, extra, statistics
-        for parameter, mean in early.items():
-            parameter.grad = mean
-        own = [parameter for parameter in parameters if parameter.grad is not None and parameter not in early]
+        own = [parameter for parameter in parameters if parameter.grad is not None]
         gradients = [parameter.grad for parameter in own if parameter.grad is not None]
         averaged = self.average([*gradients, loss, total, *extra.values(), *statistics.values()])
         for parameter in own:
@@ -141,11 +126,7 @@ class Ranks:
 class JoinedRanks(Ranks):
     """A process of several that have joined a group of `torch.distributed`."""
 
-    BUCKET = 1 << 16  # fewest numbers of a message that is sent during a backward pass
-
-    def __init__(self, overlap: bool = False) -> None:
-        self.overlap = overlap
-        self._order: list[int] | None = None  # of the gradients in a backward pass, as the first rank found it
+    def __init__(self) -> None:
         self.number, self.count = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self.local_number = int(os.environ["LOCAL_RANK"])
 
@@ -159,47 +140,6 @@ class JoinedRanks(Ranks):
             torch.distributed.all_reduce(flat)
         parts = flat.split([tensor.numel() for tensor in tensors])
         return [part.view(tensor.shape) for part, tensor in zip(parts, tensors)]
-
-    @contextlib.contextmanager
-    def averaging(self, parameters: Sequence[torch.nn.Parameter]) -> Iterator[dict[torch.nn.Parameter, torch.Tensor]]:
-        averaged: dict[torch.nn.Parameter, torch.Tensor] = {}
-        if not self.overlap:
-            yield averaged
-            return
-        found: dict[int, torch.Tensor] = {}
-        sent: list[tuple[list[int], torch.Tensor, Any]] = []
-        left = self._buckets(parameters)
-
-        def ready(index: int, gradient: torch.Tensor) -> None:
-            found[index] = gradient
-            while left and all(i in found for i in left[0]):  # in one order, which is the same in all ranks
-                bucket = left.pop(0)
-                flat = torch.cat([found[i].reshape(-1) for i in bucket]).div_(self.count)
-                with self._reaching():
-                    sent.append((bucket, flat, torch.distributed.all_reduce(flat, async_op=True)))
-
-        hooks = [p.register_hook(functools.partial(ready, index)) for index, p in enumerate(parameters)]
-        try:
-            yield averaged
-        finally:
-            for hook in hooks:
-                hook.remove()
-        for bucket, flat, work in sent:
-            with self._reaching():
-                work.wait()
-            for i, part in zip(bucket, flat.split([parameters[i].numel() for i in bucket])):
-                averaged[parameters[i]] = part.view(parameters[i].shape)
-        if self._order is None:
-            self._order = self.from_first(list(found))
-
-    def _buckets(self, parameters: Sequence[torch.nn.Parameter]) -> list[list[int]]:
-        """Returns the indices of the parameters of each message. Those of the last, small one are left out."""
-        buckets: list[list[int]] = [[]]
-        for index in self._order or ():
-            buckets[-1].append(index)
-            if sum(parameters[i].numel() for i in buckets[-1]) >= self.BUCKET:
-                buckets.append([])
-        return buckets[:-1]
 
     def stack(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         found = [torch.empty_like(tensor) for _ in range(self.count)]
@@ -255,11 +195,11 @@ class JoinedRanks(Ranks):
 ALONE = Ranks()
 
 
-def join(overlap: bool = False, timeout: float = TIMEOUT) -> Ranks:
+def join(timeout: float = TIMEOUT) -> Ranks:
     """Joins the processes that `torchrun` started with this one; returns `ALONE` if it started none.
 
-    They talk through gloo about what is in memory, and through NCCL about what is on a GPU. With `overlap`, gradients are sent
-    while others are computed. A rank that others wait for is lost after `timeout` seconds.
+    They talk through gloo about what is in memory, and through NCCL about what is on a GPU. A rank that others wait for
+    is lost after `timeout` seconds.
 
     Raises:
         RankLost: the others cannot be reached.
@@ -281,7 +221,7 @@ def join(overlap: bool = False, timeout: float = TIMEOUT) -> Ranks:
         torch.distributed.init_process_group(backend, store=store, rank=number, world_size=count, timeout=limit)
     except (RuntimeError, ValueError) as error:
         raise RankLost(f"the processes that torchrun started cannot reach one another: {error}") from error
-    return JoinedRanks(overlap)
+    return JoinedRanks()
 
 
 def _digest(tensor: torch.Tensor) -> bytes:

@@ -239,7 +239,7 @@ class RemoteCollector(Collecting):
             raise Damaged(f"it holds {len(running['collectors'])} collectors, expected {len(remotes)}")
         self._parameters = {name: tensor.numpy() for name, tensor in running["parameters"].items()}
         self._version = None if running["version"] is None else int(running["version"])
-        self._staleness = list(map(int, running.get("staleness", ())))  # earlier checkpoints lack it
+        self._staleness = list(map(int, running["staleness"]))
         for remote, state in zip(remotes, running["collectors"]):
             remote.load_state_dict(state, self._like, self._info_like, self._share)
         self.pool.begin([state["worker"] for state in running["collectors"]])

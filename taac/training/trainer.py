@@ -88,11 +88,6 @@ class Trainer:
         check_segments(segment_length, self.num_env_steps, first, self.environment, self.agent, replay_buffer, ranks)
         updates = update_ratio.updates_expected(self.num_env_steps, self.environment.durations[0])
         self.compilation = compile_if_it_pays(learner, updates, batch_size)
-        if ranks.overlap and self.agent.compiled:
-            raise TaacError(
-                "--overlap sends gradients while others are computed, but a compiled program computes all at once: leave it "
-                "out, or bind create_agent.compile = False"
-            )
         check_batches(batch_size, self.agent, replay, reporter.monitor, ranks)
         own_steps = 0 if offline else self.num_env_steps // (self.environment.num_envs * ranks.count)
         replay_buffer.reserve(replay_buffer.added + own_steps * 11 // 10)  # an episode has one frame more than steps

@@ -16,7 +16,7 @@ import pytest
 
 from taac.analysis.report import figures
 from taac.analysis.report.page import make_report, write_report
-from taac.analysis.report.scores import Options, due_steps, nearest
+from taac.analysis.report.scores import Options, due_steps
 from taac.analysis.report.tables import markdown, note_on_seeds, table, verdict_line, with_interval
 from taac.analysis.report.verdicts import load_anchors, ranks
 from taac.analysis.statistics.differences import compare, hedges_g
@@ -287,10 +287,9 @@ def test_declared_bounds_that_do_not_fit_are_not_used_and_named(tmp_path):
 # --- Evaluations that are due at the same step ----------------------------------------------------
 
 
-@pytest.mark.parametrize("extra", ["Intervals.evaluation_interval = 100\n", ""])  # without it: by the nearest of others
-def test_evaluations_that_come_late_are_matched_by_when_they_were_due(tmp_path, extra):
+def test_evaluations_that_come_late_are_matched_by_when_they_were_due(tmp_path):
     """A method that repeats 3 actions is evaluated at 102, 201, ..., 1002. Its last evaluation was dropped."""
-    late = [-(-step // 3) * 3 for step in STEPS]
+    late, extra = [-(-step // 3) * 3 for step in STEPS], "Intervals.evaluation_interval = 100\n"
     assert late[-1] == 1002
     for seed in range(4):
         returns = np.array(STEPS) + np.random.default_rng(seed).normal(size=10)
@@ -308,15 +307,7 @@ def test_due_steps_by_hand():
     due = lambda steps, *of: due_steps(np.array(steps, dtype=float), *of)  # noqa: E731
     assert due([0, 102, 201, 303, 352], 100, 350).tolist() == [0, 100, 200, 300, 350]
     assert due([102, 190, 205], 100, 1000).tolist() == [100, 190, 200]  # two due at one step: the later keeps its own
-    assert due([5, 10], None, 10) is None
-    # Without an interval: the nearest before, within a twentieth of the distance of evaluations.
-    late = np.array([102.0, 203, 310])
-    found = nearest(late, [np.array([100.0, 200, 300])], np.diff(late))
-    assert found.tolist() == [100, 200, 310]
-    assert nearest(np.array([7.0]), [], np.zeros(0)).tolist() == [7]
-    # 1049 is near 1000, which is taken; 1051 is not, but near 1045, which is before 1049: steps stay in their order.
-    steps, others = np.array([1000.0, 1049, 1051]), [np.array([1000.0]), np.array([1045.0])]
-    assert nearest(steps, others, np.array([1000.0])).tolist() == [1000, 1049, 1051]
+    assert due([5, 10], None, 10).tolist() == [5, 10]
 
 
 def test_what_settings_were_chosen_for_is_what_runs_say(tmp_path):

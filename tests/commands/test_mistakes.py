@@ -137,7 +137,6 @@ MISTAKES = {
     # flags and commands
     "a macro with hyphens": (["train", "--batch-size", "9"], ["no flag --batch-size; settings are given as --set batch_size=V"]),
     "a misspelt flag": (["train", "--rootdir", "x"], ["did you mean '--root_dir'?"]),
-    "overlap in one process": ([*TRAIN, "--root_dir", "R", "--overlap"], ["start them with torchrun, or leave it out"]),
     "an unheard-of flag": (["train", "--zzzz", "x"], ["no flag --zzzz; settings are given as --set NAME=VALUE"]),
     "a flag of absl's logging": (["train", "--log_dir", "x"], ["no flag --log_dir"]),
     "a misspelt flag of a plain command": (["play", "--rootdir", "R"], ["no flag --rootdir; did you mean '--root_dir'?"]),

@@ -25,7 +25,6 @@ from experiments.benchmarks import (
     profile_update,
     ranks,
     rollout,
-    scale,
     startup,
     toy,
     training,
@@ -182,29 +181,6 @@ def test_only_contenders_on_a_gpu_see_one(monkeypatch):
     for device in ({}, {"device": "cpu"}, {"device": "cuda"}, {"device": "cuda:1"}):
         common.Process(common.Contender("taac", common.OURS, {"task": "updates", **device}), options(training)).close()
     assert seen == ["", "", "3", "3"]
-
-
-def test_many_runs_cost_by_hand():
-    """10 runs of 1,000 steps, 4 at once on 2 machines of 2 cores: three waves of 100 s for the steps and 10 x 2 s for saving."""
-    cost = scale.Cost(10.0, 5e6, 4e6, 2.0, 7e6, 1e3, 0.01)
-    found = scale.project(cost, scale.Plan(10, 2, 2, 1000, 100, 50))
-    assert found.at_once == 4 and found.hours == pytest.approx(3 * 120 / 3600)
-    assert found.machine_memory_bytes == 2 * 5e6 and found.burst_bytes == 4 * 4e6
-    assert found.written_bytes_per_second == pytest.approx(4 * (10 * 4e6 + 20 * 1e3) / 120)
-    assert found.disk_bytes == 10 * (7e6 + 20 * 1e3)
-    assert found.checkpoint_share == pytest.approx(20 / 120) and found.report_seconds == pytest.approx(10 * 20 * 0.01)
-
-
-@pytest.mark.slow
-def test_scale():
-    given = options(
-        scale, "--env", toy.FREE, "--frames", "600", "--checkpoint_interval", "50", "--updates", "2",
-        "--gin_param", "batch_size = 4",
-    )  # fmt: skip
-    result = scale.run(given)
-    check(result, "all: runs at once")
-    rows = {row["what"]: row["median"] for row in result["figures"]}
-    assert rows["all: runs at once"] == 320 and rows["a run: seconds of a checkpoint"] > 0
 
 
 @pytest.mark.slow

@@ -18,10 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SERVER = """
 import argparse, gc, json, os, sys, torch._dynamo, traceback
 from pathlib import Path
-from experiments.reliability import damage, disk, hostile, kills, misbehaving, runs, settings, stall
+from experiments.reliability import damage, disk, kills, misbehaving, runs, settings, stall
 from taac.runs import tensor_files
 runs.SMALL = ("num_env_steps = 220", *runs.SMALL[1:])  # instead of 300
-names = dict(globals(), given=argparse.Namespace(kills=2, damages=8, every=90, hostile=3, seed=5))
+names = dict(globals(), given=argparse.Namespace(kills=2, damages=8, every=90, seed=5))
 gc.freeze()
 for line in sys.stdin:
     order = json.loads(line)
@@ -117,51 +117,6 @@ def test_environments_that_misbehave_late_and_one_that_ends_a_run_without_a_word
 
 
 @pytest.mark.slow
-def test_hostile_folders(campaign):
-    from experiments.reliability.hostile import OUTCOMES
-
-    rows = campaign(
-        "chosen = [hostile.ATTACKS[0], hostile.TEXTS[-2], hostile.CHECKPOINTS[2]]\n"
-        "print(json.dumps(hostile.campaign(folder / 'h', given, chosen)))"
-    )
-    assert {row["number"] for row in rows} == {0, 1, 2} and len(rows) == 6
-    assert {row["outcome"] for row in rows} <= set(OUTCOMES), rows
-
-
-@pytest.mark.slow
-def test_harm_is_found(campaign):
-    """Commands that do what they must not: each is found by what it did."""
-    found = campaign(
-        "import time\n"
-        "from experiments.reliability import sandbox\n"
-        "from taac.commands import plot\n"
-        "sandbox.Sandbox.prepare = lambda self: (self.base / 'finished').mkdir(parents=True)\n"
-        "place = sandbox.Sandbox(folder)\n"
-        "place.prepare(), (place.base / 'demonstrations.npz').touch()\n"
-        "def touch(): os.utime(place.canary / 'home' / '.bashrc')\n"
-        "def take(): bytearray(3 << 30)\n"
-        "def grow():\n"
-        "    raise MemoryError(len(bytearray(5 << 30)))\n"
-        "def run(): __import__('importlib').import_module('evil_marker')\n"
-        "def shout(): print('\\x1b[2J')\n"
-        "def write(): (place.out / 'report.md').write_text(sandbox.SCRIPT)\n"
-        "def leave(): os._exit(3)\n"
-        "verdicts = []\n"
-        "def wait(): time.sleep(60)\n"
-        "for does in (touch, take, grow, run, shout, write, leave, lambda: None, wait):\n"
-        "    sandbox.SECONDS = 1.0 if does is wait else 90.0\n"
-        "    place.begin('finished')\n"
-        "    plot.run = does\n"
-        "    sys.path.insert(0, str(place.cwd))\n"
-        "    before = place.snapshot()\n"
-        "    wrong = place.wrong(before, place.call(place.words('plot')))\n"
-        "    verdicts.append(wrong and wrong.split(':')[0])\n"
-        "print(json.dumps(verdicts))"
-    )
-    assert found == ["CANARY", "MEMORY", "TRACEBACK", "IMPORTED", "CONTROL", "RAW", "DIED", None, "HANG"]
-
-
-@pytest.mark.slow
 def test_damage(campaign):
     rows = campaign("print(json.dumps(damage.campaign(folder / 'd', given, damage.SETTINGS[:1])))")
     assert len(rows) >= 7 and {row["kind"] for row in rows} >= {"manifest", "tensors", "frames", "evaluations.csv"}
@@ -212,7 +167,7 @@ def test_a_difference_is_found_and_damage_that_nobody_notices_too(campaign):
 
 
 def test_tables():
-    from experiments.reliability import damage, disk, hostile, kills
+    from experiments.reliability import damage, disk, kills
 
     row = {"kind": "manifest", "verdict": "UNDETECTED"}
     assert "| manifest | 1 | 0 | 0 | 0 | 0 | 1 | 0 | 0 |" in damage.table([row])
@@ -222,8 +177,3 @@ def test_tables():
     row = {"setting": "a", "compared": "bits", "runs": 1, "by kind": {"x": 2}, "failed": ["run 0: differs"]}
     assert "| a | bits | 1 | 2 | 1 |" in kills.table([row]) and "| x | 4 |" in kills.table([row, row])
     assert kills.failures([row]) == 1
-    rows = [
-        {"number": 0, "kind": "link", "about": "", "command": c, "outcome": o}
-        for c, o in (("plot", "refused"), ("train", "HANG"))
-    ]
-    assert "| link | 1 | 2 | 1 | 0 | 0 | 1 |" in hostile.table(rows) and hostile.failures(rows) == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 
@@ -99,45 +97,3 @@ def test_what_is_not_finite_in_one_rank_is_learnt_by_none():
     first, second = together(diverge)
     assert "the loss" in first and "the loss" in second
     assert "the first [t, b] = [0, 2]" in second and "[t, b]" not in first
-
-
-def overlapped(ranks, trainer, experience, method):
-    """Some updates with and without; the messages that left during a backward pass."""
-    torch.randn_like, torch.rand_like = (lambda x: torch.full_like(x, 0.3)), (lambda x: torch.full_like(x, 0.4))
-    learner, plain = trainer.learner, copy.deepcopy(trainer.learner.agent.state_dict())
-    learner.ranks, part = ranks, half(experience, ranks.number)
-    optimizer, ranks.BUCKET = copy.deepcopy(learner.optimizer.state_dict()), 40
-    backward, grad, reduce, during = [], torch.autograd.grad, torch.distributed.all_reduce, []
-
-    def counted_grad(*args, **kwargs):
-        backward.append(True)
-        try:
-            return grad(*args, **kwargs)
-        finally:
-            backward.pop()
-
-    def counted_reduce(tensor, **kwargs):
-        during.append(tensor.numel() if backward else 0)
-        return reduce(tensor, **kwargs)
-
-    torch.autograd.grad, torch.distributed.all_reduce = counted_grad, counted_reduce
-    states = []
-    for ranks.overlap in (False, True):
-        learner.agent.load_state_dict(plain)
-        learner.optimizer.load_state_dict(copy.deepcopy(optimizer))
-        during.clear()
-        for _ in range(3):
-            learner.update(part)
-        states.append({name: tensor.clone() for name, tensor in learner.agent.state_dict().items()})
-    parameters = sum(p.numel() for p in learner._differentiated)
-    return states, during, parameters
-
-
-@pytest.mark.parametrize("method", ["sac"])
-def test_gradients_that_are_sent_during_the_backward_pass_are_the_same(method):
-    trainer, experience = first_batch(method)
-    first, second = together(overlapped, trainer, experience, method)
-    for (plain, early), during, parameters in (first, second):
-        assert all(torch.equal(early[name], tensor) for name, tensor in plain.items())
-        assert sum(during) > 0.8 * 2 * parameters, "nearly all, in all updates but the first"
-        assert sum(count > 0 for count in during) >= 4

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from taac.errors import DivergedError, EnvironmentFailed, RankLost, TaacError
-from taac.machine.ranks import ALONE, JoinedRanks, join
+from taac.machine.ranks import ALONE, join
 from tests.ranks import Died, together
 
 
@@ -28,15 +28,6 @@ def test_alone_everything_is_returned_as_it_was_given():
     assert ALONE.gather(5) == [5] and ALONE.from_first(5) == 5
     with pytest.raises(ValueError, match="x"), ALONE.together():
         raise error
-
-
-def test_a_backward_pass_leaves_no_hooks_and_the_first_ranks_order():
-    ranks, weight = JoinedRanks.__new__(JoinedRanks), torch.nn.Parameter(torch.ones(2))
-    ranks.overlap, ranks.count, ranks._order = True, 2, None
-    ranks.from_first = lambda order: ["of the first", *order]
-    with ranks.averaging([weight]) as averaged:
-        torch.autograd.grad(weight.sum(), [weight])
-    assert not weight._backward_hooks and not averaged and ranks._order == ["of the first", 0]
 
 
 def exchanged(ranks):

@@ -15,7 +15,6 @@ import torch
 
 from taac import configuration
 from taac.acting.random_numbers import RandomNumbers
-from taac.algorithms import agent
 from taac.commands.main import main
 from taac.errors import DivergedError, EnvironmentFailed, Interrupted, NotFiniteError, TaacError
 from taac.machine.ranks import Ranks
@@ -310,7 +309,7 @@ def test_an_environment_that_is_restarted_costs_the_other_ranks_nothing(tmp_path
 
 
 def evaluation_fails(trainer, ranks):
-    def failing(env_steps, stop):
+    def failing(*_):
         raise TaacError("episodes have not ended")
 
     trainer.evaluator.run = failing
@@ -359,14 +358,6 @@ def test_all_ranks_train_a_run_on_that_a_hook_ended_early(tmp_path):
     assert first["failure"] is None and second["failure"] is None
     same(first, second)
     assert first["env_steps"] >= 280 and about(tmp_path)["stopped"] is None
-
-
-def test_overlap_is_refused_where_it_can_do_nothing(monkeypatch):
-    monkeypatch.setattr(agent, "check_compiler", lambda device: None)
-    two = pretended(0, 2)
-    two.overlap = True
-    with pytest.raises(TaacError, match=r"--overlap sends gradients while .* bind create_agent.compile = False"):
-        build(two, "create_agent.compile = True")
 
 
 @pytest.mark.parametrize("count", [1, 2])

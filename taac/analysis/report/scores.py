@@ -48,7 +48,6 @@ REPETITION = (
 )  # fmt: skip
 _COLUMNS = REPETITION[:-1]  # the last one is made of others
 WORST, LEAVE_OUT = "worst", "leave_out"  # what counts for diverged runs
-TOLERANCE = 0.05  # without a known interval: the part of the distance between evaluations by which they may be late
 _MOST_ADDED = 10_000  # evaluations after those of the longest run, whatever interval a stranger's settings have
 _PROGRESS = ("env_steps", "updates", "training_decisions", "seconds", "episodes")  # columns that are not performance
 
@@ -110,59 +109,34 @@ def match(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
 
     The step at which a run diverged becomes the one that was due there, too: a divergence at 1002 is one at 1000.
     """
-    matched: dict[str, Record] = {}
+    matched: list[Record] = []
     late: dict[tuple[str, str], int] = {}
-    for task, group in grouped(records, lambda r: r.task).items():
-        known = [due_steps(r.steps, *evaluation_plan(r)) for r in group]
-        others = [due for due in known if due is not None] or [r.steps for r in group]
-        for r in group:
-            steps = r.steps if r.diverged is None else np.union1d(r.steps, r.diverged)
-            due = due_steps(steps, *evaluation_plan(r))
-            if due is None:
-                due = nearest(steps, others, np.diff(r.steps if r.steps.size > 1 else steps))
-            at = None if r.diverged is None else int(due[steps == r.diverged][0])
-            due = due[np.isin(steps, r.steps)]
-            matched[r.folder] = r._replace(evaluations={**r.evaluations, "due": due}, diverged=at)
-            by = int(np.abs(r.steps - due).max(initial=0))
-            late[str(task), r.method] = max(late.get((str(task), r.method), 0), by)
-    return [matched[r.folder] for r in records], [
+    for r in records:
+        steps = r.steps if r.diverged is None else np.union1d(r.steps, r.diverged)
+        due = due_steps(steps, *evaluation_plan(r))
+        at = None if r.diverged is None else int(due[steps == r.diverged][0])
+        due = due[np.isin(steps, r.steps)]
+        matched.append(r._replace(evaluations={**r.evaluations, "due": due}, diverged=at))
+        by = int(np.abs(r.steps - due).max(initial=0))
+        late[str(r.task), r.method] = max(late.get((str(r.task), r.method), 0), by)
+    return matched, [
         f"{method} on {task}: evaluations up to {by} step(s) after they were due count as those of the step they were due at"
         for (task, method), by in sorted(late.items())
         if by
     ]
 
 
-def due_steps(steps: np.ndarray, interval: int | None, budget: int | None) -> np.ndarray | None:
+def due_steps(steps: np.ndarray, interval: int | None, budget: int | None) -> np.ndarray:
     """The steps `[n]` at which evaluations at `steps` were due; see `layout.due_step`.
 
-    None if the interval is unknown. An evaluation keeps its own step where another one was due at the same.
+    `steps` if the interval is unknown. An evaluation keeps its own step where another one was due at the same.
     """
     if interval is None:
-        return None
-    due = np.array([layout.due_step(int(step), interval, budget) for step in steps], dtype=steps.dtype)
-    return _distinct(steps, np.where(due == 0, steps, due))
-
-
-def nearest(steps: np.ndarray, others: Sequence[np.ndarray], distances: np.ndarray) -> np.ndarray:
-    """Moves each step back to another run's evaluation at most `TOLERANCE` of the median distance earlier.
-
-    Of several such runs, the one whose evaluations came first counts.
-    """
-    if not distances.size:
         return steps
-    most = TOLERANCE * float(np.median(distances))
-    due = steps.copy()
-    for other in others:
-        if other.size:
-            before = other[np.clip(np.searchsorted(other, steps, "right") - 1, 0, None)]
-            due = np.where((before <= steps) & (steps - before <= most), np.minimum(due, before), due)
-    return _distinct(steps, due)
-
-
-def _distinct(steps: np.ndarray, due: np.ndarray) -> np.ndarray:
-    """The due steps, but an evaluation's own where the evaluation before it came at the due step or later: rising, too."""
+    due = np.array([layout.due_step(int(step), interval, budget) for step in steps], dtype=steps.dtype)
+    due = np.where(due == 0, steps, due)
     passed = np.zeros(due.size, dtype=bool)
-    passed[1:] = due[1:] <= steps[:-1]
+    passed[1:] = due[1:] <= steps[:-1]  # the evaluation before came at that step, or later
     return np.where(passed, steps, due)
 
 

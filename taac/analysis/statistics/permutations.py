@@ -50,9 +50,9 @@ def smallest_p_value(runs: Sequence[tuple[int, int]], paired: bool = False) -> f
     return min(1.0, (2 if whole else 1) / exchanges)
 
 
-def fewest_runs(paired: bool = False, level: float = 0.05) -> int:
-    """The fewest runs of each of two methods on one task that can give a p-value of `level` or less: 4, or 6 pairs."""
-    return next(n for n in itertools.count(1) if smallest_p_value([(n, n)], paired) <= level)
+def fewest_runs(paired: bool = False) -> int:
+    """The fewest runs of each of two methods on one task that can give a p-value of 0.05 or less: 4, or 6 pairs."""
+    return next(n for n in itertools.count(1) if smallest_p_value([(n, n)], paired) <= 0.05)
 
 
 def draws_for(comparisons: int) -> int:
