@@ -84,10 +84,6 @@ class Collecting:
         """Truncates the running episodes after a failure that `restart` cannot mend. A resumed run begins new ones."""
         raise NotImplementedError
 
-    def acting(self) -> tuple[Any, ...]:
-        """Returns arguments like those of the agent's next `rollout_step` in this process; None and () if it does not act."""
-        return None, ()
-
     def summaries(self) -> dict[str, float]:
         """Returns scalars by tag, of what happened since the last call."""
         return {}

@@ -98,10 +98,6 @@ class Collector(Collecting):
         blank = specs.zeros(self.environment.action_spec, self.environment.num_envs, device=self.agent.device)
         return explorer.initial_state(blank)
 
-    def acting(self) -> tuple[Any, ...]:
-        noise = [self.explorer.blank(self.agent, self.environment.num_envs)] if isinstance(self.explorer, Noise) else []
-        return self.rollout.time_step, self.rollout.state, *noise
-
     # Failures --------------------------------------------------------------------------------------------------------
 
     def restart(self, failure: EnvironmentFailed, stopping: Callable[[], bool] = lambda: False) -> None:

@@ -160,10 +160,6 @@ class Agent(nn.Module):
         self.count(time_step)
         return self._act(self._rollout_step, time_step, state, *noise)
 
-    def acting_call(self, time_step: TimeStep, state: Nest, *noise: torch.Tensor) -> tuple[Policy, tuple[Nest, ...]]:
-        """Returns the function that `rollout_step` calls, compiled or not, and arguments like those that it is called with."""
-        return self._rollout_step, (self._seen(time_step), state, *noise)
-
     @torch.inference_mode()
     def noise_basis(self, time_step: TimeStep) -> torch.Tensor:
         """Returns `Algorithm.noise_basis` of the observations `[B, ...]`, `[B(, N), J, A or 1]`."""

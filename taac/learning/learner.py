@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import functools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,7 +13,7 @@ import torch.nn as nn
 
 from taac.algorithms.agent import Agent
 from taac.algorithms.algorithm import policy_held
-from taac.data_structures import Experience, LossInfo, Nest, TimeStep
+from taac.data_structures import Experience, LossInfo, Nest
 from taac.demonstrations.replay import Demonstrations
 from taac.errors import TaacError
 from taac.learning.diagnostics import Diagnostics, RunningMeans, explained_variances
@@ -33,12 +31,12 @@ from taac.learning.optimizers import (
     take_step,
 )
 from taac.learning.side_losses import Cloning, SideLosses, cloning_loss
-from taac.machine.compiled import CompiledFunction, compile_ahead, find_compiler
+from taac.machine.compiled import CompiledFunction, find_compiler
 from taac.machine.products import Products, available, mixed_precision, parts, resolve, using
 from taac.machine.ranks import ALONE, Ranks
 from taac.networks.batch_statistics import batch_statistics
 from taac.ops.schedules import Schedule, at_start, bounds, follow
-from taac.replay import Batch, Replay
+from taac.replay import Replay
 
 EPSILON = 1e-7  # of TensorFlow's Adam
 
@@ -177,7 +175,6 @@ class Learner:
         self._sampling = 0.0  # seconds
         self.cloning, self._side = cloning, SideLosses(agent, cloning, demonstrations)
         self.needs_demonstrations, self.demonstrations = self._side.need_demonstrations, self._side.demonstrations
-        self.wait_for_programs: Callable[[Callable[[], bool]], None] = lambda stop: None
 
     @property
     def runs_compiled(self) -> bool:
@@ -412,27 +409,6 @@ class Learner:
         """Compiles updates and acting from now on; see `Agent.compile_programs`."""
         self.agent.compile_programs()
         self._use_products(resolve(self._matmul, self.agent.device, compiled=True))
-
-    def compile_ahead(self, blank: Batch, time_step: TimeStep | None, state: Nest, *noise: torch.Tensor) -> None:
-        """Begins to compile the programs in another process, if they are compiled; see `machine.compiled.compile_ahead`.
-
-        `wait_for_programs` then waits until that is done, or until its argument returns true.
-
-        Args:
-            blank: a batch of the shapes that updates will have.
-            time_step, state, noise: what acts in rollouts: a frame, the agent's state there, and its noise if the explorer draws
-                it; None if this process has no rollouts.
-        """
-        if not self.agent.compiled:
-            return
-        calls: list[Any] = []
-        if time_step is not None and self.agent.agents is None:
-            calls.append(self.agent.acting_call(time_step, state, *noise))
-        with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]):  # an error on blank frames proves nothing
-            prepared = copy.deepcopy(self.agent).prepare(blank.experience)
-            programs = [self._program, *([self._held_program] if "actor" in self.agent.algorithm.held_groups(1) else [])]
-            calls += [(program, (prepared, self._prepare_weights(blank.weights))) for program in programs]
-        self.wait_for_programs = compile_ahead(calls)
 
     def keep(self, compiled: bool | None, products: str | None) -> None:
         """Computes as a run began to, whatever "auto" would choose now, because other programs and products round differently.

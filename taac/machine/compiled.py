@@ -4,24 +4,17 @@
 function is therefore first traced below autograd, where every operation is visible, including those of backward passes. The
 traced graph has no breaks, so torch's compiler compiles it as a whole: elementwise operations are fused, and no Python runs
 between operations.
-
-Programs can be compiled in another process while this one collects, into torch's cache on the disk (`compile_ahead`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import multiprocessing
 import os
 import shutil
-import signal
 import sys
 import sysconfig
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import connection
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -31,14 +24,13 @@ from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError, first_line
 from taac.machine import amx
-from taac.machine.cuda_graphs import captured, on_gpu
-from taac.machine.processes import INTERRUPTIONS, die_with_parent, interruptions_held
+from taac.machine.cuda_graphs import captured
+from taac.machine.processes import interruptions_held
 from taac.machine.program_cache import VARIABLE, use_program_cache
 from taac.machine.traced_attributes import TracedAttributes, Unwatched
 
 _aten = torch.ops.aten
 MOST_RETRACES = 8
-LONGEST = 1800.0  # seconds that a call waits for the process; what takes longer hangs
 ADVICE = "Bind create_agent.compile = False to run without compilation"
 
 
@@ -75,7 +67,6 @@ class CompiledFunction(Unwatched):
         self._fn, self._module, self._compiler, self._optional = fn, module, compiler, optional
         self._parts = parts
         self._programs: dict[Any, tuple[Callable[..., list[Any]], Callable[[Iterator[Any]], Nest]]] = {}
-        self._traced: dict[Any, tuple[Any, Nest, Callable[[], object]]] = {}  # see `trace_ahead`
         self._attributes = TracedAttributes(module)
         self.retraced = 0  # how often an attribute had changed
         self.failed = False
@@ -103,7 +94,6 @@ class CompiledFunction(Unwatched):
     def _forget(self, changed: str) -> None:
         """Drops the programs, because an attribute that they may have read has changed."""
         self._attributes = TracedAttributes(self._module)
-        self._traced.clear()
         if not self._programs:
             return
         self._programs.clear()
@@ -115,9 +105,7 @@ class CompiledFunction(Unwatched):
             )
 
     def _first_call(self, key: Any, args: tuple[Nest, ...], leaves: list[torch.Tensor]) -> Nest:
-        graph, structure, wait = self._traced.pop(key, None) or (*self._trace(args), None)
-        if wait is not None:
-            wait()
+        graph, structure = trace(self._fn, args, self._module, decompositions(self._parts))
         try:
             program = captured(functools.partial(self._compile, graph), graph, leaves)
             with torch.no_grad():
@@ -132,27 +120,6 @@ class CompiledFunction(Unwatched):
 
     def _compile(self, graph: torch.fx.GraphModule, leaves: list[torch.Tensor]) -> Callable[..., list[Any]]:
         return graph if self._compiler == "none" else compile_graph(graph, leaves, self._parts)
-
-    def _trace(self, args: tuple[Nest, ...]) -> tuple[torch.fx.GraphModule, Nest]:
-        return trace(self._fn, args, self._module, decompositions(self._parts))
-
-    def trace_ahead(self, args: tuple[Nest, ...], wait: Callable[[], object]) -> Callable[[], object] | None:
-        """Traces now what the first call with such arguments would trace. That call then waits for `wait`, and compiles.
-
-        Returns:
-            A function that compiles the same, whose result torch keeps on the disk; None if there is nothing to compile, or
-            if tracing fails, which is left to the call.
-        """
-        leaves = nest.flatten(args)
-        key = _key(leaves)
-        if self._compiler == "none" or self.failed or key in self._programs or on_gpu(leaves):  # CUDA survives no fork
-            return None
-        try:
-            graph, structure = self._trace(args)
-        except TaacError:
-            return None
-        self._traced[key] = graph, structure, wait
-        return lambda: compile_graph(graph, leaves, self._parts)
 
 
 def trace(
@@ -251,59 +218,3 @@ def decompositions(parts: int | None) -> dict[Any, Callable[..., Any]]:
 
 def _name(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__qualname__", type(fn).__name__)
-
-
-def compile_ahead(calls: Sequence[tuple[Callable[..., Nest], tuple[Nest, ...]]]) -> Callable[[Callable[[], bool]], None]:
-    """Begins to compile functions, given with arguments like those of their first calls, in another process.
-
-    The calls wait for it; nothing else depends on how long that takes. A forked process can hang, on a lock that a thread of this
-    one held; it is ended after `LONGEST`. Does nothing where a process cannot be forked safely: outside Linux, or where torch
-    computes with several threads. Functions that are not `CompiledFunction`s are left out.
-
-    Returns:
-        What waits for that process, or ends it as soon as the function that it is given returns true.
-    """
-    worker = _Worker()
-    if sys.platform == "linux" and torch.get_num_threads() == 1:
-        traced = [fn.trace_ahead(args, worker.wait) for fn, args in calls if isinstance(fn, CompiledFunction)]
-        worker.start([compile for compile in traced if compile is not None])
-    return worker.wait
-
-
-class _Worker:
-    """A process that calls functions for what they leave on the disk."""
-
-    def __init__(self) -> None:
-        self._process: Any = None
-
-    def __deepcopy__(self, memo: Any) -> _Worker:
-        return self  # a copy of a function waits for the same process
-
-    def start(self, functions: Sequence[Callable[[], object]]) -> None:
-        if not functions:
-            return
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads, whose locks `_run` does not take
-            self._process = multiprocessing.get_context("fork").Process(target=_run, args=(functions,), daemon=True)
-            self._process.start()
-
-    def wait(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Waits for the process, or ends it as soon as `stop` returns true."""
-        if self._process is None:
-            return
-        deadline = time.monotonic() + LONGEST
-        while not connection.wait([self._process.sentinel], 0.1):  # no exit code is ever known where SIGCHLD is ignored
-            if stop() or time.monotonic() > deadline:
-                self._process.kill()
-                break
-        self._process.join()
-        self._process = None
-
-
-def _run(functions: Sequence[Callable[[], object]]) -> None:
-    for number in INTERRUPTIONS:  # the run's own handlers would say that it stops
-        signal.signal(number, signal.SIG_DFL)
-    die_with_parent(signal.SIGKILL)
-    with contextlib.suppress(Exception):  # what cannot be compiled is reported by the call
-        for function in functions:
-            function()

@@ -88,9 +88,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         experience, weights = self._segments(environment, start, length), self.importance_weights(items, progress)
         return Batch(experience, weights, items, environment, self.added - self.size + start)
 
-    def blank(self, batch_size: int, length: int) -> Batch:
-        return super().blank(batch_size, length)._replace(weights=torch.ones(batch_size, device=self.device))
-
     def _draw_items(self, batch_size: int, starts: int) -> torch.Tensor:
         self._open(self.size - starts)
         if self.device.type == "cpu" and not self._tree.total > 0:  # on a GPU the check would wait for the device

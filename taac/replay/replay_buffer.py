@@ -212,11 +212,6 @@ class ReplayBuffer:
             start = self._where_actions_are(environment, start, starts, whole)
         return Batch(self._segments(environment, start, length), None, None, environment, self.added - self.size + start)
 
-    def blank(self, batch_size: int, length: int) -> Batch:
-        """Returns a batch like those of `sample_batch`, of zeros. It draws no random numbers and needs no stored frames."""
-        zeros = nest.map_structure(lambda s: s.zeros(length, batch_size, device=self.device), self._spec)
-        return Batch(zeros, None, None)
-
     def update_priorities(self, batch: Batch, error: torch.Tensor | None) -> None:
         """Does nothing: all segments are equally likely."""
 

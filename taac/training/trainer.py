@@ -199,8 +199,6 @@ class Trainer:
         self._follow_schedules()
         if new:
             self.learner.pretrain(self.batch_size, self.segment_length)
-            blank = self.replay_buffer.blank(self.own_batch_size, self.segment_length)
-            self.learner.compile_ahead(blank, *self.collector.acting())
         initial = self.evaluator.initial and new and self.evaluation is None
         self.learn()  # updates that an iteration has earned in which the environments failed
         if initial or self.evaluator.unfinished:
@@ -217,13 +215,7 @@ class Trainer:
         return due._replace(evaluation=due.evaluation or (self.stopped is not None and not self._stopped_here()))
 
     def _told_to_stop(self) -> bool:
-        """Returns whether to stop before the end of the run. Asked once an iteration: a later signal is for the next one.
-
-        Before the first updates it waits for their compiled programs, because a run can stop only between iterations.
-        """
-        iteration = self.update_ratio.unroll_length * self.environment.num_envs * self.ranks.count  # of actions of one step
-        if self.env_steps + iteration > self.update_ratio.initial_collect_steps:
-            self.learner.wait_for_programs(self.parallel.stopping)
+        """Returns whether to stop before the end of the run. Asked once an iteration: a later signal is for the next one."""
         return self.parallel.stopping() or self.evaluator.unfinished
 
     def stop_early(self, why: str) -> None:
@@ -346,8 +338,7 @@ class Trainer:
             self.update_ratio.refill(self.env_steps)
 
     def close(self) -> None:
-        """Closes the environments, and ends the process that compiles ahead."""
-        self.learner.wait_for_programs(lambda: True)
+        """Closes the environments."""
         self.collector.close()
         self.environment.close()
         self.evaluator.environment.close()

@@ -15,7 +15,6 @@ from taac.acting.noise import AutoregressiveNoise, ColoredNoise, HeldNoise, Stat
 from taac.algorithms.algorithm import Algorithm
 from taac.data_structures import StepType, TimeStep
 from taac.errors import TaacError
-from taac.machine.compiled import CompiledFunction
 from taac.networks import ActorNetwork
 from taac.networks.bodies import MlpBody
 from tests.environments.team import TEAM
@@ -341,13 +340,9 @@ def test_a_saved_collector_goes_on_alike(noise):
             collector.environment.close()
 
 
-def test_acting_is_one_program_that_was_traced_ahead(traced_only):  # noqa: F811
+def test_acting_is_one_program(traced_only):  # noqa: F811
     plain, compiled = (build(*SHORT, *EXPLORERS[0], f"create_agent.compile = {on}") for on in (False, True))
     for trainer in (plain, compiled):
-        torch.manual_seed(0)
-        function, given = trainer.agent.acting_call(*trainer.collector.acting())
-        if isinstance(function, CompiledFunction):
-            function(*given)
         torch.manual_seed(0)
         for _ in range(40):
             trainer.collector.step()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from taac.machine import compiled, cuda_graphs
+from taac.machine import cuda_graphs
 from taac.machine.compiled import CompiledFunction
 from tests.learning.test_compiled_update import (  # noqa: F401, a fixture
     COMPILE,
@@ -159,14 +159,6 @@ def test_on_the_cpu_nothing_is_captured(monkeypatch):
     monkeypatch.undo()
     run = object()
     assert cuda_graphs.captured(lambda inputs: run, None, [torch.ones(2)]) is run and CUDAGraph.made == 0
-
-
-def test_nothing_is_compiled_ahead_in_a_process_that_cannot_use_the_gpu(monkeypatch):
-    model = Model()
-    function = CompiledFunction(model.differentiate, model)
-    assert function.trace_ahead((batch(),), lambda: None) is not None
-    monkeypatch.setattr(compiled, "on_gpu", lambda tensors: True)
-    assert CompiledFunction(model.differentiate, model).trace_ahead((batch(),), lambda: None) is None
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from experiments.examples.own_trajectory import FadingTrajectory  # noqa: F401, 
 from taac import configuration
 from taac.errors import Interrupted, TaacError
 from taac.learning import learner as learner_module
+from taac.machine import compiled as compiled_module
 from taac.machine import traced_attributes
 from taac.machine.compiled import CompiledFunction
 from taac.runs.run_folder import RunFolder
@@ -122,7 +123,7 @@ def test_run_json_says_what_was_taken(fails, compiler, monkeypatch, tmp_path):
     monkeypatch.setattr(compilation, "FEWEST_UPDATES", 1)
     params = ["num_env_steps = 310"]
     if fails:
-        monkeypatch.setattr(CompiledFunction, "_trace", unable)
+        monkeypatch.setattr(compiled_module, "trace", unable)
     told = []
     with pytest.warns(UserWarning, match="not compiled") if fails else contextlib.nullcontext():
         folder = conducted(tmp_path / "run", *params, tell=told.append)
