@@ -177,7 +177,7 @@ def report(
     bounds: Bounds = None,
     last_evaluations: int = 3,
     at_step: int | None = None,
-    diverged: str | float = "worst",
+    diverged: str = "worst",
     allow_mixed: bool = False,
     group_by: Sequence[str] | str = (),
     anchors: str | Path | None = None,
@@ -193,7 +193,7 @@ def report(
         bounds: the lowest and the highest possible return, or these by task.
         last_evaluations: the final return is the mean of so many last evaluations.
         at_step: compares at this environment step; by default where the first finished run ended. 0 compares untrained agents.
-        diverged: what a diverged run counts as: "worst", "leave_out", or a return.
+        diverged: what a diverged run counts as: "worst", or "leave_out".
         allow_mixed: compares runs even if their budgets, versions or update ratios differ.
         group_by: settings to show in the names of methods.
         anchors, published: JSON files with more normalisation anchors, and with published returns.

@@ -22,9 +22,7 @@ def define_flags() -> None:
         "agents.", lower_bound=0,
     )  # fmt: skip
     absl_flags.DEFINE_string(
-        "diverged", "worst",
-        "What a diverged run counts as: worst (it ranks below all others, and enters no mean), leave_out, or a return such as "
-        "-1000.",
+        "diverged", "worst", "What a diverged run counts as: worst (it ranks below all others, and enters no mean) or leave_out."
     )
     absl_flags.DEFINE_string(
         "published", None, "A JSON file with published returns to print beside these; see experiments/results/published.json."

@@ -116,14 +116,3 @@ def test_diverged_runs_are_left_out(tmp_path):
     make_run(tmp_path / "b2", "b", "Own-v0", 2, [*STEPS[:-1], float("nan")])
     front = make_report(tmp_path, Options())["fronts"][0]
     assert [row["on_front"] for row in front["methods"]] == [True, True] and np.isfinite(front["hypervolume"]["estimate"])
-
-
-@pytest.mark.parametrize("diverged", ["worst", 0.0])
-def test_a_front_with_a_run_that_diverged(tmp_path, diverged):
-    for method, repeated in (("a", 0.5), ("b", 0.0)):
-        for seed in range(2):
-            returns = np.array(STEPS) + seed + (0 if repeated else 10)
-            make_run(tmp_path / f"{method}{seed}", method, "Own-v0", seed, returns, repeated=repeated)
-    make_run(tmp_path / "b2", "b", "Own-v0", 2, [*STEPS[:-1], float("nan")])
-    front = make_report(tmp_path, Options(diverged=diverged))["fronts"][0]
-    assert [row["on_front"] for row in front["methods"]] == [True, True] and np.isfinite(front["hypervolume"]["estimate"])

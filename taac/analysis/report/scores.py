@@ -18,7 +18,7 @@ finished run that ended first, or, if no run is finished, the last step that all
 Leaving out diverged runs would flatter their method, because the missing returns are missing for being bad. A diverged run
 therefore ranks below every other run of its task, tied with others that diverged, and enters no mean; tables have the share of
 runs that diverged beside each mean. This follows worst-rank scores in clinical trials. It depends on no other run, as an imputed
-return would. A return may be assigned instead where the task has a lowest one.
+return would.
 
 Source: Lachin, Worst-rank score analysis with informatively missing observations in clinical trials, Controlled Clinical
 Trials 1999.
@@ -26,7 +26,6 @@ Trials 1999.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -36,7 +35,6 @@ import numpy as np
 
 from taac.analysis.curves.learning_curves import area_under_curve
 from taac.analysis.readers.comparable import grouped
-from taac.analysis.readers.events import LARGEST
 from taac.analysis.readers.run_records import LAST, Record, value_of
 from taac.analysis.statistics.intervals import Range, cut_interval, estimate_interval
 from taac.errors import TaacError
@@ -48,7 +46,6 @@ REPETITION = (
 )  # fmt: skip
 _COLUMNS = REPETITION[:-1]  # the last one is made of others
 WORST, LEAVE_OUT = "worst", "leave_out"  # what counts for diverged runs
-_MOST_ADDED = 10_000  # evaluations after those of the longest run, whatever interval a stranger's settings have
 _PROGRESS = ("env_steps", "updates", "training_decisions", "seconds", "episodes")  # columns that are not performance
 
 
@@ -64,7 +61,7 @@ class Options(NamedTuple):
     anchors: Path | None = None  # a file with more anchors
     published: Path | None = None  # a file with published returns
     at_step: int | None = None  # the step of comparison; None for the end of the first finished run; 0 for untrained agents
-    diverged: str | float = "worst"  # the score of a diverged run, or "leave_out"
+    diverged: str = "worst"  # what a diverged run counts as, or "leave_out"
 
 
 class Scores(NamedTuple):
@@ -87,18 +84,14 @@ AllScores = Mapping[str, Mapping[str, Scores]]  # by task and method
 
 
 def checked(options: Options) -> Options:
-    """Returns the options with what diverged runs count as read from a text. Refuses what is out of range."""
+    """Returns the options. Refuses what is out of range."""
     if options.last < 1:
         raise TaacError(f"--last_evaluations must be 1 or more, got {options.last}")
     if options.at_step is not None and options.at_step < 0:
         raise TaacError(f"--at_step must be 0 or more, got {options.at_step}")
-    policy = options.diverged
-    with contextlib.suppress(ValueError):
-        policy = float(str(policy))
-    if policy not in (WORST, LEAVE_OUT) and not (isinstance(policy, float) and abs(policy) <= LARGEST):
-        finite = f"a finite return, at most {LARGEST:g} in size"
-        raise TaacError(f"--diverged must be {WORST}, {LEAVE_OUT} or {finite}, got {policy!r}")
-    return options._replace(diverged=policy)
+    if options.diverged not in (WORST, LEAVE_OUT):
+        raise TaacError(f"--diverged must be {WORST} or {LEAVE_OUT}, got {options.diverged!r}")
+    return options
 
 
 # --- Evaluations that were due at the same step ---------------------------------------------------
@@ -158,68 +151,26 @@ def only_diverged(record: Record) -> bool:
     return record.diverged is not None and all(problem.startswith("diverged") for problem in record.problems)
 
 
-def has_diverged(record: Record, step: int, policy: str | float) -> bool:
+def has_diverged(record: Record, step: int, policy: str) -> bool:
     """Whether a run counts as diverged at the compared step."""
     return policy == WORST and not record.problems and record.diverged is not None and record.diverged <= step
 
 
-def treat_diverged(records: Sequence[Record], steps: Mapping[str, int], policy: str | float) -> list[Record]:
+def treat_diverged(records: Sequence[Record], steps: Mapping[str, int], policy: str) -> list[Record]:
     """Makes diverged runs usable, unless they are left out.
 
-    A diverged run keeps its evaluations from before the divergence. With "worst" it has no later ones. With a return as the
-    policy, later evaluations, including those that it never reached at the steps of the longest run of the task and on to the
-    compared step (`steps`), have that return; all their other values are NaN.
+    A diverged run keeps its evaluations from before the divergence.
     """
     found = []
     for r in records:
         if policy == LEAVE_OUT or not only_diverged(r) or r.task is None or r.task not in steps:
             found.append(r)
-        elif isinstance(policy, str):
+        else:
             kept = r.steps < r.diverged
             note = f"diverged at step {r.diverged}; from there on it ranks below every run that did not, and enters no mean"
             table = {name: values[kept] for name, values in r.evaluations.items()}
             found.append(r._replace(evaluations=table, problems=(), notes=(*r.notes, note)))
-        else:
-            found.append(_imputed(r, _evaluation_steps(records, r, steps[r.task]), float(policy)))
     return found
-
-
-def _evaluation_steps(records: Sequence[Record], record: Record, end: int) -> np.ndarray:
-    """The steps `[n]` at which the longest run of the same task was evaluated, continued to the compared step, `end`.
-
-    It is the longest of those that did not diverge or, if all did, of all. Evaluations continue at the interval of its settings,
-    or else at the distance that they had; without any, the only one is at the compared step.
-    """
-    of_task = [r for r in records if r.task == record.task and r.last_step is not None]
-    runs = [r for r in of_task if not r.problems] or [r for r in of_task if only_diverged(r)]
-    longest = max(runs, key=lambda r: (r.due[-1], r.due.size), default=record)
-    due, (interval, _) = longest.due, evaluation_plan(longest)
-    last = due[-1] if due.size else 0
-    if due.size and last >= end:
-        return due
-    had = np.diff(np.union1d(due, 0))
-    distance = interval or (float(np.median(had)) if had.size else end - last)
-    distance = max(1, math.ceil(max(distance, (end - last) / _MOST_ADDED)))
-    return np.union1d(due, [*np.arange((last // distance + 1) * distance, end, distance), end])
-
-
-def _imputed(record: Record, task_steps: np.ndarray, score: float) -> Record:
-    at = record.diverged
-    assert at is not None
-    last = -1 if record.last_step is None else record.last_step
-    steps = np.union1d(record.steps, task_steps[task_steps > max(at - 1, last)])
-    known = np.isin(steps, record.steps)
-    table = {}
-    for name in record.evaluations:
-        table[name] = np.full(steps.size, math.nan)
-        table[name][known] = record.evaluations[name]
-        if name not in _PROGRESS:
-            table[name][steps >= at] = math.nan
-    table["env_steps"], table["due"] = steps, steps.copy()
-    table["due"][known] = record.due
-    table["return_mean"][steps >= at] = score
-    note = f"diverged at step {at}; from there on its return counts as {score:.4g}"
-    return record._replace(evaluations=table, problems=(), notes=(*record.notes, note))
 
 
 # --- Scores ---------------------------------------------------------------------------------------
@@ -241,7 +192,7 @@ def compared_steps(records: Sequence[Record], at_step: int | None) -> dict[str, 
 
 
 def scores_of(
-    used: Sequence[Record], steps: Mapping[str, int], last: int, policy: str | float
+    used: Sequence[Record], steps: Mapping[str, int], last: int, policy: str
 ) -> tuple[dict[str, dict[str, Scores]], dict[str, int]]:
     """Returns the scores by task and method, and for each task the number of evaluations in a final return."""
     scores: dict[str, dict[str, Scores]] = {}

@@ -16,7 +16,7 @@ from taac.analysis.readers import run_records
 from taac.analysis.readers.comparable import grouped, named
 from taac.analysis.readers.run_records import Record
 from taac.analysis.report.figures import MOST_POINTS
-from taac.analysis.report.scores import LEAVE_OUT, WORST, AllScores, counted, has_diverged
+from taac.analysis.report.scores import AllScores, counted, has_diverged
 from taac.runs import files, layout
 from taac.runs.layout import deciding
 
@@ -35,12 +35,11 @@ def statements(content: dict[str, Any]) -> list[dict[str, str]]:
     applies = {
         "no step was asked for" if at_step is None else "a step was asked for",
         "untrained" if at_step == 0 else "trained",
-        policy if policy in (WORST, LEAVE_OUT) else "a return is assigned",
+        policy,
     }
     bounded = ", ".join(f"{task['task']} {task['bounds']}" for task in content["tasks"] if task["bounds"])
     values = {
         **options,
-        "diverged": policy if isinstance(policy, str) else f"{policy:g}",
         "level": f"{options['confidence']:.0%}",
         "error": f"{1 - options['confidence']:.2g}",
         "family": content["family_told"],
@@ -131,7 +130,7 @@ def tuning_told(records: Sequence[Record]) -> dict[str, str]:
 # --- Warnings -------------------------------------------------------------------------------------
 
 
-def run_warnings(records: Sequence[Record], steps: Mapping[str, int], policy: str | float) -> list[str]:
+def run_warnings(records: Sequence[Record], steps: Mapping[str, int], policy: str) -> list[str]:
     """Warns about runs that are left out, and about repaired data in those that are included."""
     warnings = []
     for note, n in Counter(note for r in records for note in r.notes).items():
@@ -183,7 +182,7 @@ def missing_warnings(root: Path, records: Sequence[Record]) -> list[str]:
     return warnings
 
 
-def left_out(record: Record, steps: Mapping[str, int], policy: str | float) -> str | None:
+def left_out(record: Record, steps: Mapping[str, int], policy: str) -> str | None:
     """Why a run is left out, or None if it is included."""
     if record.problems:
         return "; ".join([*record.problems, *(["it failed"] if record.status == "failed" else [])])
