@@ -12,7 +12,6 @@ from taac.algorithms import OneStepTDLoss, SacAlgorithm, TaacAlgorithm, TAACTDLo
 from taac.algorithms.taac import TaacInfo
 from taac.algorithms.trajectories import Tau
 from taac.data_structures import Experience, TimeStep
-from taac.errors import TaacError
 from tests.algorithms import reference
 from tests.algorithms.reference import ACTION_SPEC, BATCH, IMAGE_SPEC, IS_LAST, NUM_ACTIONS, STEPS, VECTOR_SPEC, F, L, M
 from tests.algorithms.taac_reference import (
@@ -246,16 +245,3 @@ def test_direct_temperatures_stay_at_or_above_0():
     assert algorithm.action_temperature.value.item() == algorithm.beta_temperature.value.item() == 0.0
     beta = algorithm.train_step(experience_of(TAAC)).beta  # at temperature 0 the better candidate, not NaN
     assert torch.isfinite(beta).all() and torch.all((beta == 0) | (beta == 1))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"max_repeat_steps": 0},
-        {"b1_advantage_clipping": (1.0, 0.0)},
-    ],
-    ids=str,
-)
-def test_bad_settings_are_refused(settings):
-    with pytest.raises(TaacError):
-        TaacAlgorithm(VECTOR_SPEC, ACTION_SPEC, **settings)

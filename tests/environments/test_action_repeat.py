@@ -77,22 +77,6 @@ def build(*params):
     return configuration.build(experiment.create_experiment)
 
 
-def test_the_trainer_counts_what_the_environment_counts():
-    """Pendulum's own clock, over episodes of 200 = 66 * 3 + 2 primitive steps."""
-    trainer = build("num_envs = 2")
-    taken = [0, 0]
-    for i, env in enumerate(trainer.environment._env.envs):
-        _count(env.unwrapped, taken, i)
-    for _ in range(150):
-        trainer.collect()
-        trainer.learn()
-        assert trainer.env_steps == sum(taken)
-    # Decisions: 67 an episode, and a reset between episodes takes none.
-    assert trainer.collector.decisions == 2 * (150 - 2)
-    assert trainer.learner.num_updates == (trainer.env_steps - 60) // 2
-    trainer.close()
-
-
 def _count(env, taken, i):
     step = env.step
 

@@ -118,6 +118,7 @@ def test_choices_are_refused():
         ObservationDelay(gymnasium.make("CartPole-v1"))
 
 
+@pytest.mark.slow
 def test_a_delay_of_0_changes_no_bit(tmp_path):
     short = ("num_env_steps = 320",)
     plain = run(tmp_path / "plain", *short)

@@ -152,6 +152,7 @@ def test_spaces_and_rewards_that_do_not_fit_are_refused():
 # --- Runs -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_with_one_step_and_no_price_it_is_the_method_alone(tmp_path):
     short = ("num_env_steps = 330",)
     plain = run(tmp_path / "plain", *short)

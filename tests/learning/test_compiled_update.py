@@ -113,9 +113,10 @@ def test_what_follows_a_schedule(method, params, traced_only):
     assert_close(compiled, updated(method, *params), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(
-    "method, params", [pytest.param("sac", SCHEDULED, marks=pytest.mark.slow), ("taac", [])], ids=["sac with schedules", "taac"]
+    "method, params", [("sac", SCHEDULED), ("taac", [])], ids=["sac with schedules", "taac"]
 )
 def test_with_the_compiler(method, params):
     assert_close(updated(method, COMPILE, *params), updated(method, *params), rtol=1e-3, atol=1e-4)

@@ -8,6 +8,7 @@ import torch
 
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
+from taac.algorithms import SacAlgorithm
 from taac.errors import TaacError
 from taac.replay import HindsightReplayBuffer
 from tests.methods import DISCRETE_METHODS, METHODS, fitting, thinned
@@ -46,9 +47,18 @@ QUICK = ("sac", "taac_l", "td3", "temporl", "sac_chunk")
 
 @pytest.mark.parametrize("method", thinned([method for method in METHODS if method not in REFUSED], QUICK))
 def test_every_method_whose_actions_last_a_step_learns_in_hindsight(method):
-    trainer = trained(make(method, "hidden_layers = (8,)", "batch_size = 8", *fitting(method)), 2)
-    assert trainer.learner.num_updates == 2 and isinstance(trainer.replay_buffer, HindsightReplayBuffer)
-    assert not getattr(trainer.agent.algorithm, "actor_on_last_frame", False)
+    trainer = make(method, "hidden_layers = (8,)", "batch_size = 8", *fitting(method))
+    prepare, seen = trainer.agent.prepare, []
+    goals = lambda experience: experience.time_step.observation["desired_goal"]  # noqa: E731
+    trainer.agent.prepare = lambda experience: seen.append(goals(experience)) or prepare(experience)
+    before = [p.clone() for p in trainer.agent.algorithm.critics.parameters()]
+    trained(trainer, 2)
+    assert all(not torch.equal(p, old) for p, old in zip(trainer.agent.algorithm.critics.parameters(), before))
+    stored = trainer.replay_buffer.frames(0, trainer.replay_buffer.size)["frames/time_step/observation/desired_goal"]
+    drawn = torch.cat([of.flatten(0, 1) for of in seen])
+    assert not torch.isin(drawn, stored).all()  # new ones
+    if isinstance(trainer.agent.algorithm, SacAlgorithm):
+        assert not trainer.agent.algorithm.actor_on_last_frame
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from taac.machine.processes import INTERRUPTIONS
 needs_compiler = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++")) is None, reason="there is no C++ compiler here"
 )
-COMPILERS = ["none", pytest.param("inductor", marks=[needs_compiler, pytest.mark.slow])]
+COMPILERS = ["none", pytest.param("inductor", marks=needs_compiler)]
 
 
 class Model(torch.nn.Module):

@@ -170,6 +170,7 @@ def test_so_many_checkpoints_are_kept(tmp_path):
         "checkpoint_interval = 20",
         "Saving.keep_checkpoints = 4",
         "evaluation_interval = 400",
+        "create_environment.max_episode_steps = 20",
     )
     assert RunFolder(tmp_path).checkpoints.saved() == [400, 380, 360, 340]
 

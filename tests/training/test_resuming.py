@@ -174,7 +174,8 @@ def test_an_environment_that_fails_on_the_way_back_costs_the_rest_of_its_episode
     trainer.close()
 
 
-@pytest.mark.parametrize("stop", [pytest.param(0, marks=pytest.mark.slow), 100])
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [0, 100])
 def test_a_run_saved_before_its_first_step_or_between_two_goes_on(tmp_path, stop):
     params = ("num_env_steps = 320", "evaluation_episodes = 1")
     whole = run(tmp_path / "whole", *params)
@@ -214,16 +215,6 @@ def test_without_the_replay_buffer_it_is_filled_again_before_updates_go_on(tmp_p
     assert {(300, 100), (301, 101)} <= set(updates) and updates[-1] == (330, 130)
 
 
-def test_a_run_begun_again_keeps_its_matrix_products():
-    """Which "auto" may choose otherwise on another machine."""
-    trainer = build()
-    for kept in ("plain", "onednn"):
-        trainer.learner.keep(None, kept)
-        assert trainer.learner.products in (kept, "plain")  # oneDNN is not everywhere
-    trainer.learner.keep(None, None)
-    trainer.close()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("num_envs, method", [(1, "sac"), (3, "taac_l")])
 def test_the_bits_of_a_run_do_not_depend_on_its_checkpoints(tmp_path, num_envs, method):
@@ -242,6 +233,7 @@ def test_the_bits_of_a_run_do_not_depend_on_its_checkpoints(tmp_path, num_envs, 
         assert text.startswith(("F" + 69 * "M" + "L") * 2)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_reports_what_the_whole_run_reports(tmp_path):
     """Summaries and checkpoints at intervals that do not divide each other, with episodes that end in between."""
     params = ("Intervals.checkpoint_interval = 170", "create_environment.max_episode_steps = 20", "num_env_steps = 450",

@@ -15,7 +15,7 @@ from taac.pictures.video import EpisodeVideo
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from taac.training.conduct import hyper_parameters
-from tests.methods import DETERMINISTIC, DISCRETE_METHODS, METHODS, REPRESENTATIVES, fitting
+from tests.methods import DETERMINISTIC, DISCRETE_METHODS, METHODS, fitting
 from tests.training.runs import Killed, assert_same_parameters, rows
 
 TINY = [
@@ -108,7 +108,9 @@ class TensorBoard:
         return set(self.runs.PluginRunToTagToContent(plugin).get(run, {}))
 
 
-@pytest.fixture(scope="module", params=[REPRESENTATIVES, pytest.param(METHODS, marks=pytest.mark.slow)], ids=["five", "all"])
+@pytest.fixture(
+    scope="module", params=[["sac_discrete", "taac_q"], pytest.param(METHODS, marks=pytest.mark.slow)], ids=["two", "all"]
+)
 def campaign(request, tmp_path_factory):
     """A run of each method, with other seeds and discounts."""
     folder = tmp_path_factory.mktemp("campaign")
@@ -161,6 +163,7 @@ def test_the_hparams_view_shows_every_run_and_setting(campaign):
         assert [s["status"] for s in sessions[method]["sessions"]] == ["STATUS_SUCCESS"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_there_once(tmp_path):
     """Killed before and after its first checkpoint, and gone on with: the same view as of a run that never was."""
     whole, parts = tmp_path / "all" / "whole", tmp_path / "all" / "parts"

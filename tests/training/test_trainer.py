@@ -42,7 +42,8 @@ def test_counting_transitions_and_updates():
 
 @pytest.mark.parametrize(
     "ratio, exact",
-    [pytest.param("0.29", (29, 100), marks=pytest.mark.slow), ("0.1", (1, 10)), ("3", (3, 1)), ("2.5", (5, 2))],
+    [pytest.param("0.29", (29, 100), marks=pytest.mark.slow), ("0.1", (1, 10)), pytest.param("3", (3, 1), marks=pytest.mark.slow),
+     pytest.param("2.5", (5, 2), marks=pytest.mark.slow)],
 )
 def test_updates_per_environment_step_as_a_number(ratio, exact):
     """Held exactly: in floats, 100 steps times 0.29 would be 28.999999999999996 updates."""
@@ -161,6 +162,7 @@ def test_uniform_collection_ends_with_the_initial_steps(uniform, monkeypatch):
     assert kinds == ["random_step" if uniform else "rollout_step"] * 10 + ["rollout_step"] * 5
 
 
+@pytest.mark.slow
 def test_what_a_run_leaves_behind(tmp_path):
     trainer = run(tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
