@@ -627,3 +627,10 @@ def trainable(*modules: nn.Module) -> list[nn.Parameter]:
 
 def _weighted_mean(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return (x * weight).sum() / weight.sum().clamp(min=1.0)
+
+
+def task_gamma(algorithm: Any, signals: int) -> float:
+    """Returns the discount of the task's reward, of several parts the largest; not of reward signals, the last parts."""
+    gammas = algorithm.td_loss.gamma.reshape(-1) if isinstance(algorithm, ActorCriticAlgorithm) else torch.tensor([])
+    own = gammas[: len(gammas) - signals] if signals and len(gammas) > 1 else gammas
+    return float(own.max()) if len(own) else float(algorithm.gamma)

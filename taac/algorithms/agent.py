@@ -213,10 +213,7 @@ class Agent(nn.Module):
     def prepare(self, experience: Experience) -> Experience:
         """Moves a sampled batch to the device, normalises it and adds reward signals. Updates the reward statistics."""
         experience = self._folded(experience)
-        time_step = self._seen(experience.time_step)
-        if self.random_shift:
-            shifted = nest.map_structure(self._shifted, time_step.observation)
-            time_step = time_step._replace(observation=shifted)
+        time_step = self._augmented(self._seen(experience.time_step))
         if self.reward_normalizer is not None:
             self._count_rewards(time_step)
             time_step = time_step._replace(reward=self.reward_normalizer(time_step.reward, time_step.duration))
@@ -227,6 +224,11 @@ class Agent(nn.Module):
             time_step = time_step._replace(reward=torch.cat([task, *own], dim=-1))
         learnt = self.algorithm.learnt_reward(time_step.reward)
         return experience._replace(time_step=time_step._replace(reward=learnt))
+
+    def _augmented(self, time_step: TimeStep) -> TimeStep:
+        if not self.random_shift:
+            return time_step
+        return time_step._replace(observation=nest.map_structure(self._shifted, time_step.observation))
 
     def _shifted(self, x: torch.Tensor) -> torch.Tensor:
         """Returns pictures `[T, B, H, W, C]` of bytes randomly shifted, and all else as it is."""
@@ -254,10 +256,14 @@ class Agent(nn.Module):
             experience = nest.map_structure(lambda x: x.to(self.device, non_blocking=True), experience)
         return experience if self.agents is None else self.agents.fold_experience(experience)
 
-    def prepare_observations(self, experience: Experience) -> Experience:
-        """Prepares frames like `prepare`, but leaves their rewards raw and updates no statistics."""
+    def prepare_observations(self, experience: Experience, sampled: bool = False) -> Experience:
+        """Prepares frames like `prepare`, but leaves their rewards raw and updates no statistics.
+
+        `sampled`: they are a batch to learn from, whose pictures are shifted, too.
+        """
         moved = self._folded(experience)
-        return moved._replace(time_step=self._seen(moved.time_step))
+        seen = self._seen(moved.time_step)
+        return moved._replace(time_step=self._augmented(seen) if sampled else seen)
 
     def demonstrated_info(self, time_step: TimeStep) -> Nest:
         """Returns the algorithm's `info` of recorded frames, leaves `[T, E, ...]`; see `Algorithm.demonstrated_info`."""

@@ -105,7 +105,7 @@ class SideLosses:
     def demonstrated(self, batch_size: int, length: int) -> Experience:
         """Samples `batch_size` segments of demonstrations, as the algorithm receives them: one row for each of their agents."""
         assert self.demonstrations is not None
-        return self.agent.prepare_observations(self.demonstrations.sample(batch_size, length))
+        return self.agent.prepare_observations(self.demonstrations.sample(batch_size, length), sampled=True)
 
     def add_gradients(
         self, parameters: Sequence[nn.Parameter], time_step: TimeStep, num_updates: int, products: str, replay: Replay | None
@@ -159,7 +159,7 @@ class SideLosses:
                 "to Learner.update"
             )
         see = self.agent.shown_to_signals
-        sampled = self.agent.prepare_observations(replay.sample(batch_size, length))
+        sampled = self.agent.prepare_observations(replay.sample(batch_size, length), sampled=True)
         shown = see(self.demonstrated(batch_size, length).time_step) if signal.needs_demonstrations else None
         return see(sampled.time_step), shown
 

@@ -13,7 +13,7 @@ import torch
 
 from taac.acting.explorers import Explorer
 from taac.acting.noise import Noise
-from taac.algorithms.actor_critic import ActorCriticAlgorithm
+from taac.algorithms.actor_critic import ActorCriticAlgorithm, task_gamma
 from taac.algorithms.temperature import Temperature
 from taac.errors import TaacError, nearest
 from taac.learning.diagnostics import reward_parts
@@ -166,7 +166,7 @@ class Attributes:
         self._learner.growth.gamma = algorithm.gamma
         scaler = self._learner.agent.reward_normalizer
         if isinstance(scaler, RewardScaler) and algorithm.gamma is not None:
-            scaler.gamma = algorithm.gamma
+            scaler.gamma = task_gamma(algorithm, len(self._learner.agent.signals))
 
     @staticmethod
     def _plain(part: Any, name: str, within: tuple[float, float] = ABOVE_ZERO) -> Attribute:

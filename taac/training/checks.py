@@ -168,8 +168,14 @@ def check_segments(
         raise TaacError(f"ReplayBuffer.length {replay_buffer.length} is below Trainer.segment_length {length}")
 
 
-def check_offline(length: int, replay_buffer: ReplayBuffer, algorithm: Algorithm) -> None:
+def check_offline(length: int, replay_buffer: ReplayBuffer, agent: Agent) -> None:
     """Refuses a replay buffer from which a run that takes no environment step cannot learn, and what it learns of such steps."""
+    algorithm = agent.algorithm
+    if any(signal.needs_demonstrations for signal in agent.signals):
+        raise TaacError(
+            "create_experiment.offline = True learns from demonstrations alone, from which GAIL would tell the same "
+            "demonstrations apart: remove it from create_agent.reward_signals"
+        )
     price = getattr(algorithm, "decision_price", None)
     if price is not None and price.target_rate is not None:
         raise TaacError(

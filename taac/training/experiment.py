@@ -20,6 +20,7 @@ from taac.acting.explorers import Explorer
 from taac.acting.noise import Noise
 from taac.acting.random_numbers import seed_generators
 from taac.algorithms import Algorithm
+from taac.algorithms.actor_critic import task_gamma
 from taac.algorithms.agent import Agent, Role
 from taac.algorithms.algorithm import check_acting
 from taac.algorithms.reward_signals import RewardSignal
@@ -126,7 +127,8 @@ def create_agent(
             )
         rows = environment.num_envs * (1 if agents is None else agents.count)
         bound = checks.bound_of_returns(algorithm) if normalize_rewards == "bounded" else None
-        reward_normalizer = RewardScaler(rows, algorithm.gamma, environment.repeat_gamma, normalized_parts, reward_clip, bound)
+        gamma = task_gamma(algorithm, len(signals))
+        reward_normalizer = RewardScaler(rows, gamma, environment.repeat_gamma, normalized_parts, reward_clip, bound)
     elif normalize_rewards:
         reward_normalizer = RewardNormalizer(normalized_parts, reward_clip)
     return Agent(
@@ -261,7 +263,7 @@ def create_experiment(
         if demonstrations is not None:
             checks.check_demonstrations(len(frames.time_step.step_type), trainer.segment_length)
         if offline:
-            checks.check_offline(trainer.segment_length, replay_buffer, agent.algorithm)
+            checks.check_offline(trainer.segment_length, replay_buffer, agent)
         opened.pop_all()  # all is well, so the trainer closes them from here on
         return trainer
 

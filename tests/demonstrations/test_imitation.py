@@ -392,6 +392,7 @@ def test_a_killed_offline_run_ends_as_if_it_had_not_been(saved, demonstrations, 
         (["create_experiment.demonstrations_ctor = @SqilReplay"], "which is empty: .* SQIL"),
         (["create_collector.explorer = @ZetaExplorer()"], "explorer has no effect with create_experiment.offline"),
         (["create_experiment.collectors = 1"], "collectors has no effect with create_experiment.offline"),
+        (["create_agent.reward_signals = (@GAIL,)"], "GAIL would tell the same demonstrations apart"),
     ],
 )
 def test_what_an_offline_run_would_not_use_is_refused(params, message, demonstrations):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from taac.acting.metrics import summarize
 from taac.environments.create import create_environment
 from taac.environments.images import FrameStack, Pictures
 from taac.errors import TaacError
+from taac.learning.side_losses import Cloning, SideLosses
 from taac.ops.pictures import random_shift
 from tests.training.runs import assert_same_parameters, build, learn_until, run, trained
 
@@ -199,6 +202,12 @@ def test_sampled_pictures_are_shifted_each_frame_by_a_number_of_its_own():
     picture[1] = picture[0]  # twice the same, before it is shifted
     seen = trainer.agent.prepare(batch).time_step.observation
     assert not torch.equal(seen, picture) and not torch.equal(seen[0], seen[1])
+    # What cloning and signals learn from is shifted alike, demonstrations too; what signals are told of rollouts is not.
+    assert torch.equal(trainer.agent.prepare_observations(batch).time_step.observation, picture)
+    demonstrations = SimpleNamespace(sample=lambda *_: batch)
+    side = SideLosses(trainer.agent, Cloning(weight=1.0), demonstrations)
+    shown = side.demonstrated(32, 2).time_step.observation
+    assert not torch.equal(shown, picture) and not torch.equal(shown[0], shown[1])
     trainer.close()
 
 

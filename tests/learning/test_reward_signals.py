@@ -325,8 +325,8 @@ def test_agents_that_share_a_policy_have_as_many_demonstrations_as_frames(file, 
     trainer = build(*team, share, binding(path), method="sac", files=[f"gin/{file}.gin"])
     seen, prepare = [], trainer.agent.prepare_observations
 
-    def count(experience):
-        seen.append(prepare(experience))
+    def count(experience, **how):
+        seen.append(prepare(experience, **how))
         return seen[-1]
 
     monkeypatch.setattr(trainer.agent, "prepare_observations", count)

@@ -196,6 +196,15 @@ def test_each_part_of_the_reward_has_its_discount_and_each_signal_its_strength()
     trainer.close()
 
 
+def test_rewards_are_scaled_by_the_tasks_discount_whatever_a_signals_is():
+    trainer = build("create_agent.reward_signals = (@RND,)", "RND.gamma = 0.999", "gamma = 0.9", "normalize_rewards = 'scale'")
+    scaler = trainer.agent.reward_normalizer
+    assert scaler.gamma == pytest.approx(0.9) and trainer.agent.algorithm.gamma == pytest.approx(0.999)
+    trainer.attributes.set("gamma/part_0", 0.5)
+    assert scaler.gamma == 0.5
+    trainer.close()
+
+
 def test_the_weight_of_cloning(tmp_path):
     actor = build(*SHORT, method="sac")
     recorded(actor, tmp_path / "e.npz", 2, lambda i: actor.agent.random_step)
