@@ -26,7 +26,7 @@ import numpy as np
 
 from experiments.results import cells, claims, figures, of_methods
 from experiments.results.collect import ENDED
-from experiments.sparing import conditions, reproduced
+from experiments.sparing import conditions, pairs, reproduced
 from taac.analysis.readers import comparable, run_records
 from taac.analysis.readers.run_records import Record
 from taac.analysis.report import figures as report_figures
@@ -261,7 +261,8 @@ def section(folder: Path, about: dict[str, Any], entries: list[Published]) -> li
     if about.get("front"):
         lines += of_front(folder)
     if about.get("sparing"):
-        lines += [*reproduced.table(folder), ""]
+        lines += [*reproduced.table(folder), "", "Beside SAC in the same episodes (`experiments/sparing/pairs.py`):", ""]
+        lines += [*pairs.table(folder), ""]
         if other := conditions.read(folder / "conditions.csv"):
             lines += conditions.tables(other)
     if about.get("differences"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from experiments.sparing import __main__ as published
-from experiments.sparing import conditions, reproduced
+from experiments.sparing import conditions, pairs, reproduced
 from experiments.sparing.reproduced import Row
 
 
@@ -31,21 +32,34 @@ def test_the_rule(row, returns, decisions, expected):
     assert reproduced.verdict(row, returns, decisions) == expected
 
 
-def test_the_table_of_finished_runs(tmp_path):
-    run = tmp_path / "Pendulum-v1" / "tla" / "seed_0"
+def finished(root, method, seed, evaluations):
+    """A finished run of Pendulum with returns and decisions at steps 1, 2, ..."""
+    run = root / "Pendulum-v1" / method / f"seed_{seed}"
     run.mkdir(parents=True)
     columns = ["env_steps", "updates", "training_decisions", "seconds", "episodes", "return_mean", "return_std", "length",
                "fraction_repeated", "mean_run", "max_run", "decisions"]  # fmt: skip
-    rows = [f"{n},{n},{n},{n},10,{value},1,200,0.5,2,3,{decided}" for n, value, decided in
-            ((1, -900, 3), (2, -150, 60), (3, -160, 61), (4, -155, 65))]  # fmt: skip
+    rows = [f"{n},{n},{n},{n},10,{value},1,200,0.5,2,3,{decided}" for n, (value, decided) in enumerate(evaluations, 1)]
     (run / "evaluations.csv").write_text("\n".join([",".join(columns), *rows]) + "\n")
-    (run / "run.json").write_text(
-        '{"method": "tla", "environment": "Pendulum-v1", "seed": 0, "status": "finished", "env_steps": 4}'
-    )
-    (run / "config.gin").write_text("Intervals.num_env_steps = 4\n")
+    about = {"method": method, "environment": "Pendulum-v1", "seed": seed, "status": "finished", "env_steps": len(rows)}
+    (run / "run.json").write_text(json.dumps(about))
+    (run / "config.gin").write_text(f"Intervals.num_env_steps = {len(rows)}\n")
+
+
+def test_the_table_of_finished_runs(tmp_path):
+    finished(tmp_path, "tla", 0, [(-900, 3), (-150, 60), (-160, 61), (-155, 65)])
     lines = reproduced.table(tmp_path)
     assert "| Pendulum-v1 | tla | 1 | -155 | -154.92 | 62 | 62.31 | reproduced |" in lines
     assert sum(line.endswith("| not run |") for line in lines) == len(reproduced.PUBLISHED) - 1
+
+
+def test_pairs_are_of_equal_seeds(tmp_path):
+    """The differences are 1, 2 and 3: 2 +- 4.303 / sqrt(3). Seed 3 has no SAC, and of `few` there is one pair."""
+    for seed, start in enumerate((-300.0, -100.0, 0.0)):
+        finished(tmp_path, "sac", seed, [(start, 200)])
+        finished(tmp_path, "taac", seed, [(start + seed + 1, 10 * (seed + 1))])
+    finished(tmp_path, "taac", 3, [(0, 0)])
+    finished(tmp_path, "few", 0, [(0, 0)])
+    assert pairs.table(tmp_path)[2:] == ["| Pendulum-v1 | taac | 3 | +2 [-0.484, 4.48] | 20 |"]
 
 
 def test_what_runs_is_what_the_published_rows_are_of():
