@@ -69,7 +69,7 @@ def play(root: Path, file: Path) -> None:
 
 def tables(rows: Rows) -> list[str]:
     """Returns the lines of two Markdown tables: thresholds of finished TAAC agents, and methods with late actions."""
-    lines = ["TAAC's finished agents whose checkpoints are at hand, with other thresholds of the switch: return and (decisions):", ""]
+    lines = ["TAAC's finished agents (checkpoints at hand) with other thresholds of the switch, return (decisions):", ""]
     lines += _table([f"{t:g}" for t in THRESHOLDS], rows, lambda r: r["threshold"] != "", "threshold", THRESHOLDS, _half)
     lines += ["All methods, trained without a delay, with actions that come late by 0, 1 or 2 steps:", ""]
     late = [f"{d} late" for d in DELAYS]
