@@ -314,6 +314,8 @@ def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
         _check_state(one, its)
     for one, its in zip(each(optimizer), states):
         one.load_state_dict(its)
+        for values in one.state.values():  # a step reads moments of another layout wrongly; see `take_step`
+            values.update({name: v.contiguous() for name, v in values.items() if isinstance(v, torch.Tensor)})
 
 
 def forget(optimizer: Optimizer, parameters: Collection[torch.Tensor]) -> None:
