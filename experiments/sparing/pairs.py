@@ -8,12 +8,11 @@ on Pendulum, it is a tenth as wide as that of two methods on their own.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 
-from taac.analysis.readers import run_records
+from experiments.sparing.reproduced import command, finished
 from taac.analysis.statistics.intervals import estimate_interval
 
 BASE = "sac"
@@ -21,8 +20,7 @@ BASE = "sac"
 
 def table(root: Path) -> list[str]:
     """Returns the lines of the Markdown table."""
-    records = [r for r in run_records.find(root) if not r.problems and r.status == "finished"]
-    found = {(r.task, r.method, r.seed): (r.at_end("return_mean"), r.at_end("decisions")) for r in records}
+    found = {(r.task, r.method, r.seed): (r.at_end("return_mean"), r.at_end("decisions")) for r in finished(root)}
     lines = [f"| task | method | seeds of both | return less {BASE}'s, same seeds | decisions |", "|" + "---|" * 5]
     for task, method in dict.fromkeys((task, method) for task, method, _ in found):
         seeds = [s for t, m, s in found if (t, m) == (task, method) and (task, BASE, s) in found]
@@ -35,11 +33,5 @@ def table(root: Path) -> list[str]:
     return lines
 
 
-def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    flags.add_argument("root_dir", type=Path)
-    print("\n".join(table(flags.parse_args().root_dir)))
-
-
 if __name__ == "__main__":
-    main()
+    command(__doc__, table)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,7 +61,7 @@ def verdict(row: Row, returns: list[float], decisions: list[float]) -> str:
 def table(root: Path) -> list[str]:
     """Returns the lines of the Markdown table."""
     lines = ["| task | method | seeds | return | published | decisions | published | |", "|" + "---|" * 8]
-    records = [r for r in run_records.find(root) if not r.problems and r.status == "finished"]
+    records = finished(root)
     for (task, method), row in PUBLISHED.items():
         runs = [r for r in records if (r.task, r.method) == (task, method)]
         if not runs:
@@ -75,11 +76,17 @@ def table(root: Path) -> list[str]:
     return lines
 
 
-def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def finished(root: Path) -> list[run_records.Record]:
+    """Returns the records of the runs below a folder that have finished without a problem."""
+    return [r for r in run_records.find(root) if not r.problems and r.status == "finished"]
+
+
+def command(about: str, print_of: Callable[[Path], list[str]]) -> None:
+    """Prints a table of the runs below a folder that is given on the command line."""
+    flags = argparse.ArgumentParser(description=about.splitlines()[0])
     flags.add_argument("root_dir", type=Path)
-    print("\n".join(table(flags.parse_args().root_dir)))
+    print("\n".join(print_of(flags.parse_args().root_dir)))
 
 
 if __name__ == "__main__":
-    main()
+    command(__doc__, table)

@@ -20,7 +20,7 @@ from taac.machine.ranks import ALONE, Ranks
 from taac.ops.schedules import Schedule, Scheduled, Schedules, at_start, bounds
 from taac.parallel.data_parallel import RESUME, DataParallel
 from taac.replay import ReplayBuffer
-from taac.runs import extension, files
+from taac.runs import extension, files, layout
 from taac.runs.frame_chunks import FrameChunks
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
@@ -292,7 +292,7 @@ class Trainer:
         self.hooks("before_evaluation", self)
         cloned = self.env_steps == 0 and self.learner.cloning is not None  # which no checkpoint holds yet
         stop = (lambda: False) if cloned else self._stop
-        due = self.intervals.evaluation_due(self.env_steps)
+        due = layout.due_step(self.env_steps, self.intervals.evaluation, self.num_env_steps)
         found = self.parallel.evaluated(lambda: self.evaluator.run(self.env_steps, stop, due))
         if found is None:
             return

@@ -46,10 +46,6 @@ class Intervals:
     def done(self, env_steps: int) -> bool:
         return env_steps >= self.num_env_steps
 
-    def evaluation_due(self, env_steps: int) -> int:
-        """Returns the step at which an evaluation was due that takes place at `env_steps`, perhaps some steps later."""
-        return self.num_env_steps if self.done(env_steps) else env_steps // self.evaluation * self.evaluation
-
     def due(self, before: int, now: int) -> Due:
         """Returns what is due after an iteration that began at `before` environment steps and ended at `now`."""
 

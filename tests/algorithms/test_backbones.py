@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 
+from taac.algorithms import SacAlgorithm
 from taac.configuration import shipped
 from taac.errors import DivergedError, TaacError
 from taac.ops import distributions, value_distributions
@@ -57,6 +58,8 @@ def test_every_method_learns_with_every_backbone(method, backbone):
         return
     trainer = with_backbone(method, backbone)
     algorithm = trainer.agent.algorithm
+    if backbone in ("crossq", "xqc") and isinstance(algorithm, SacAlgorithm):  # whose actors learn on s alone, as published
+        assert not algorithm.actor_on_last_frame
     learnt = {name: p for name, p in algorithm.named_parameters() if p.requires_grad and name.startswith(("critics.", "actor."))}
     moved = {name: b for name, b in algorithm.named_buffers() if name.endswith((".mean", ".variance"))}
     before = {name: p.clone() for name, p in {**learnt, **moved}.items()}
