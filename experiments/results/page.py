@@ -287,8 +287,8 @@ def of_info(groups: dict[tuple[str, str], list[Record]]) -> list[str]:
 
 def of_front(folder: Path) -> list[str]:
     """The lines on return against decisions, task by task."""
-    lines = [f"![Return against decisions](images/results_{folder.name}_front.png)", ""]
     content = make_report(folder, Options())
+    lines = [f"![Return against decisions](images/results_{folder.name}_front.png)", ""] if content["fronts"] else []
     for found in content["fronts"]:
         if found["cost"] == "decisions":
             lines += [f"**{found['task']}**", "", *front_table(found, content["costs"]["decisions"])]
@@ -403,7 +403,8 @@ def main() -> None:
             figures.draw(grouped(runs), DOCS / "images" / f"results_{folder.name}.png", of_others(about))
             if about.get("front"):
                 drawn = report_figures.draw(make_report(folder, Options()))
-                (DOCS / "images" / f"results_{folder.name}_front.png").write_bytes(drawn["report_front.png"])
+                if picture := drawn.get("report_front.png"):
+                    (DOCS / "images" / f"results_{folder.name}_front.png").write_bytes(picture)
     of_methods.write()
 
 

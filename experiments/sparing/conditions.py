@@ -84,15 +84,23 @@ def _table(
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     rows = [row for row in rows if belongs(row)]
     for task, method in dict.fromkeys((row["task"], row["method"]) for row in rows):
-        of = [[r for r in rows if (r["task"], r["method"], r[by]) == (task, method, value)] for value in values]
+        of = _on_equal_seeds([[r for r in rows if (r["task"], r["method"], r[by]) == (task, method, value)] for value in values])
+        if not of[0]:
+            continue
         cells = [f"{_mean(found, 'return_mean'):.4g} ({_mean(found, 'decisions'):.3g})" for found in of]
         verdict = [judge(of)] if judge else []
         lines.append("| " + " | ".join([task, method, str(len(of[0])), *cells, *verdict]) + " |")
     return [*lines, ""]
 
 
+def _on_equal_seeds(of: list[Rows]) -> list[Rows]:
+    """Returns the rows of the seeds that were played under every condition."""
+    played = set.intersection(*({row["seed"] for row in rows} for rows in of))
+    return [[row for row in rows if row["seed"] in played] for rows in of]
+
+
 def _mean(rows: Rows, name: str) -> float:
-    return float(np.mean([row[name] for row in rows])) if rows else float("nan")
+    return float(np.mean([row[name] for row in rows]))
 
 
 def _half(of: list[Rows]) -> str:

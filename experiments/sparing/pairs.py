@@ -20,7 +20,8 @@ BASE = "sac"
 
 def table(root: Path) -> list[str]:
     """Returns the lines of the Markdown table."""
-    found = {(r.task, r.method, r.seed): (r.at_end("return_mean"), r.at_end("decisions")) for r in finished(root)}
+    records = finished(root)
+    found = {(r.task, r.method, r.seed): (r.at_end("return_mean"), r.at_end("decisions")) for r in records if not r.problems}
     lines = [f"| task | method | seeds of both | return less {BASE}'s, same seeds | decisions |", "|" + "---|" * 5]
     for task, method in dict.fromkeys((task, method) for task, method, _ in found):
         seeds = [s for t, m, s in found if (t, m) == (task, method) and (task, BASE, s) in found]
@@ -29,7 +30,9 @@ def table(root: Path) -> list[str]:
         pairs = np.array([[found[task, method, s][0] - found[task, BASE, s][0], found[task, method, s][1]] for s in seeds])
         of = estimate_interval([pairs[:, 0]], "mean")
         told = f"{of.estimate:+.3g}" + (f" [{of.low:.3g}, {of.high:.3g}]" if np.isfinite(of.low) else "")
-        lines.append(f"| {task} | {method} | {len(seeds)} | {told} | {pairs[:, 1].mean():.3g} |")
+        diverged = sum((r.task, r.method) == (task, method) for r in records if r.problems)
+        count = f"{len(seeds)}; {diverged} more diverged" if diverged else len(seeds)
+        lines.append(f"| {task} | {method} | {count} | {told} | {pairs[:, 1].mean():.3g} |")
     return lines
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from taac.analysis.readers import run_records
 
 SEEDS = 10  # of the published rows
+FEWEST = 3  # of ours, for a verdict
 
 
 class Row(NamedTuple):
@@ -48,6 +49,8 @@ def verdict(row: Row, returns: list[float], decisions: list[float]) -> str:
     Args:
         returns, decisions: of each seed, means over its last evaluations.
     """
+    if len(returns) < FEWEST:
+        return f"fewer than {FEWEST} seeds"
     mean, decided = (sum(values) / len(values) for values in (returns, decisions))
     deviation = max(row.deviation, 0.01 * abs(row.mean), 0.1)
     near = abs(mean - row.mean) <= 2 * deviation * math.sqrt(1 / len(returns) + 1 / SEEDS)
@@ -67,18 +70,18 @@ def table(root: Path) -> list[str]:
         if not runs:
             lines.append(f"| {task} | {method} | 0 | | {row.mean:g} | | {row.decisions:g} | not run |")
             continue
-        returns, decisions = ([r.at_end(name) for r in runs] for name in ("return_mean", "decisions"))
-        shown = [f"{sum(values) / len(values):.4g}" for values in (returns, decisions)]
-        lines.append(
-            f"| {task} | {method} | {len(runs)} | {shown[0]} | {row.mean:g} | {shown[1]} | {row.decisions:g} | "
-            f"{verdict(row, returns, decisions)} |"
-        )
+        whole = [r for r in runs if not r.problems]
+        returns, decisions = ([r.at_end(name) for r in whole] for name in ("return_mean", "decisions"))
+        shown = [f"{sum(values) / len(values):.4g}" if whole else "-" for values in (returns, decisions)]
+        diverged = len(runs) - len(whole)
+        told = verdict(row, returns, decisions) if not diverged else f"not reproduced: {diverged} of {len(runs)} diverged"
+        lines.append(f"| {task} | {method} | {len(runs)} | {shown[0]} | {row.mean:g} | {shown[1]} | {row.decisions:g} | {told} |")
     return lines
 
 
 def finished(root: Path) -> list[run_records.Record]:
-    """Returns the records of the runs below a folder that have finished without a problem."""
-    return [r for r in run_records.find(root) if not r.problems and r.status == "finished"]
+    """Returns the records of the runs below a folder that have ended, those that diverged among them."""
+    return [r for r in run_records.find(root) if r.diverged is not None or (r.status == "finished" and not r.problems)]
 
 
 def command(about: str, print_of: Callable[[Path], list[str]]) -> None:

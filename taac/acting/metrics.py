@@ -170,8 +170,8 @@ def _vector(action: Sequence[np.ndarray], dims: int) -> np.ndarray:
 def high_frequency(actions: np.ndarray) -> float:
     """Returns `2/n sum_i M_i f_i` of a series of actions `[T, A]`, averaged over dimensions; 0 if T < 2. Smaller is smoother.
 
-    f_i = i/T are the n = floor(T/2) frequencies above 0 in cycles per step, and M_i = 2/T times the length of the series' Fourier
-    coefficient at f_i, its amplitude.
+    f_i = i/T are the n = floor(T/2) frequencies above 0 in cycles per step, and M_i is 2/T times the length of the series'
+    Fourier coefficient at f_i: its amplitude there, and twice that at f = 1/2, the chatter from step to step.
 
     Source: Mysore et al., Regularizing Action Policies for Smooth Control (arXiv:2012.06644), "smoothness measure" Sm.
     """

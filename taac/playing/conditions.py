@@ -200,18 +200,24 @@ def _picture(found: Points) -> bytes:
         by_delay = len(of_delay) > 1 and len(of_delay) == len(found.points)
         lines = [found.points] if by_delay else [*of_delay.values()]
     figure, ((axis,),) = panels(1, 1, (6.0, 4.0))
+    labels = []
     for line in lines:
+        if by_hold or by_delay:
+            line = sorted(line, key=lambda p: p.condition.hold if by_hold else p.condition.delay)
         x = [p.condition.hold if by_hold else p.condition.delay if by_delay else p.summary.decisions for p in line]
         y = [p.summary.return_mean for p in line]
         threshold, _, delay = line[0].condition
         label = f"delay {delay}" + (f", switch_threshold {threshold:g}" if by_hold and threshold is not None else "")
+        labels.append(label)
         axis.errorbar(x, y, np.nan_to_num([p.half_width for p in line]), marker="o", capsize=3, label=label)
         for point, at in zip(line, zip(x, y)):
             if not (by_hold or by_delay) and (own := point.condition.switch_threshold) is not None:
                 axis.annotate(f"{own:g}", at, textcoords="offset points", xytext=(6, 6), fontsize="small")
     late = "steps until an action takes effect" if by_delay else "decisions an episode"
     axis.set(xlabel="steps for which an action is held" if by_hold else late, ylabel="return")
-    axis.set_title(f"{found.method} on {found.environment}" + ("" if by_hold or by_delay else ": switch_threshold"))
+    title = f"{found.method} on {found.environment}" + ("" if by_hold or by_delay else ": switch_threshold")
+    alone = len(lines) == 1 and not by_delay and labels != ["delay 0"]  # what a legend would say
+    axis.set_title(f"{title}, {labels[0]}" if alone else title)
     if by_hold or by_delay:
         axis.xaxis.get_major_locator().set_params(integer=True)
     if len(lines) > 1:

@@ -10,7 +10,7 @@ from taac.analysis.report.fronts import hypervolume, nondominated
 from taac.analysis.report.page import make_report
 from taac.analysis.report.scores import Options
 from taac.analysis.report.tables import front_table
-from tests.analysis.campaigns import STEPS, make_run
+from tests.analysis.campaigns import COLUMNS, STEPS, make_run
 
 
 @pytest.mark.parametrize(
@@ -106,6 +106,32 @@ def test_a_single_run_of_a_method_has_no_interval_and_no_share(tmp_path):
     assert front["hypervolume"]["estimate"] == 0.0 and front["hypervolume"]["low"] is None
     assert [(m["on_front"], m["share"]) for m in front["methods"]] == [(True, None), (True, None)]
     assert "| yes | undefined |" in "\n".join(front_table(front, "decisions"))
+
+
+@pytest.mark.parametrize("seeds, baseline, expected", [
+    (2, None, "too few runs for a verdict"),
+    (4, None, "no difference was found"),
+    (4, "a", "no difference was found from a"),
+    (4, "c", "c has no runs here"),
+])  # fmt: skip
+def test_without_a_verdict_the_reason_is_told(tmp_path, seeds, baseline, expected):
+    for seed in range(seeds):
+        for method in ("a", "b"):
+            make_run(tmp_path / f"{method}{seed}", method, "Own-v0", seed, np.array(STEPS) + 9 * seed)
+        make_run(tmp_path / f"c{seed}", "c", "Other-v0", seed)
+    told = make_report(tmp_path, Options(baseline=baseline))["ahead"]
+    assert told[1] == f"Own-v0: {expected}." and told[0] == "Other-v0: one method."
+
+
+def test_a_method_whose_cost_is_unknown_in_one_run_is_on_no_front(tmp_path):
+    """The one run of `a` whose jerk is known returns the most of all, the mean of its three the least."""
+    for seed in range(3):
+        make_run(tmp_path / f"b{seed}", "b", "Own-v0", seed, np.array(STEPS) + 10)
+        make_run(tmp_path / f"c{seed}", "c", "Own-v0", seed + 1, np.array(STEPS) + 10)
+        returns = np.array(STEPS) + (100 if seed == 0 else -900)
+        make_run(tmp_path / f"a{seed}", "a", "Own-v0", seed, returns, columns=COLUMNS if seed == 0 else COLUMNS[:12])
+    (front,) = make_report(tmp_path, Options())["fronts"]
+    assert front["cost"] == "jerk" and [row["method"] for row in front["methods"]] == ["b", "c"]
 
 
 def test_diverged_runs_are_left_out(tmp_path):

@@ -104,25 +104,9 @@ def test_repetition_is_that_of_the_last_evaluations(comparison):
         assert of["fraction_repeated"]["estimate"] == of["fraction_same"]["estimate"] == repeated
         assert of["length"]["estimate"] == pytest.approx(109)
         assert of["decisions"]["estimate"] == pytest.approx((lengths * (1 - repeated)).mean())
-        assert of["actor_calls_saved"]["estimate"] == pytest.approx(repeated)
         assert of["mean_run"]["estimate"] == pytest.approx(1 / (1 - repeated)) and of["max_run"]["estimate"] == 5
         assert of["jerk"]["estimate"] == pytest.approx(0.03) and of["jerk"]["low"] < 0.03
         assert of["length"]["low"] is None  # no run differs from another
-
-
-def test_actor_calls_saved_weigh_episodes_by_their_length(tmp_path):
-    """Evaluations of 100 steps with 100 decisions and of 300 with 60: saved is 1 - 160 / 400, not the mean of 0 and 0.8."""
-    for seed in range(2):
-        folder = make_run(tmp_path / f"run{seed}", seed=seed, steps=(100, 200), returns=(1, 2))
-        rows = list(csv.DictReader(io.StringIO((folder / "evaluations.csv").read_text())))
-        rows[0].update(length=100, decisions=100)
-        rows[1].update(length=300, decisions=60)
-        with open(folder / "evaluations.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
-    of = method_of(make_report(tmp_path, Options(last=2)), "Hopper-v5", "sac")
-    assert of["repetition"]["actor_calls_saved"]["mean"]["estimate"] == pytest.approx(0.6)
 
 
 def test_exploring_repetition_is_that_of_the_summaries_since_the_evaluation_before_the_last(tmp_path):
@@ -143,7 +127,6 @@ def test_exploring_repetition_is_that_of_the_summaries_since_the_evaluation_befo
     assert exploring["fraction_repeated"]["runs"] == 2 and exploring["fraction_repeated"]["mean"]["low"] < 0.2
     assert exploring["fraction_repeated"]["mean"]["estimate"] == pytest.approx((0.15 + 0.25) / 2)
     assert exploring["decisions"]["mean"]["estimate"] == pytest.approx(60)  # 0 at step 1000 is a number
-    assert exploring["actor_calls_saved"]["mean"]["estimate"] == pytest.approx(1 - 180 / 400)
     assert exploring["jerk"] == {"runs": 0, "mean": None}
     assert of["repetition"]["fraction_repeated"]["mean"]["estimate"] == 0.5 and of["repetition"]["jerk"]["runs"] == 3
     assert any("repetition while exploring is not known for bare" in warning for warning in content["warnings"])
@@ -530,7 +513,7 @@ def test_intervals_end_where_their_quantities_do(tmp_path):
         (folder / "evaluations.csv").write_text(text.replace(",5,", f",{99 if repeated else 1},"))
     content = make_report(tmp_path, Options())
     of = {name: s["mean"] for name, s in method_of(content, "Hopper-v5", "sac")["repetition"].items()}
-    for name in ("fraction_repeated", "fraction_same", "actor_calls_saved"):
+    for name in ("fraction_repeated", "fraction_same"):
         assert of[name]["estimate"] == pytest.approx(0.3) and (of[name]["low"], of[name]["high"]) == (0, 1), "0.3 -+ 1.3"
         assert of[name]["method"] == "Student t, cut to [0, 1]"
     half = 4.30265 * (98**2 / 3) ** 0.5 / 3**0.5  # t of 2 degrees of freedom; the deviations are -32.7, -32.7, 65.3
@@ -731,9 +714,12 @@ def test_markdown_tables_hold_the_numbers_of_json(written):
             assert row == [m["method"], how, *(show(s["mean"]) for s in m[block].values())]
         (of_task,) = (of for of in content["fronts"] if of["task"] == task["task"])  # of decisions: jerk is the same for all
         means = {m["method"]: [show(m["repetition"]["decisions"]["mean"]), show(m["final"]["mean"])] for m in task["methods"]}
-        told = [[m["method"], *means[m["method"]], ["no", "yes"][m["on_front"]], f"{m['share']:.0%}"] for m in of_task["methods"]]
+        told = [
+            [m["method"], str(m["runs"]), *means[m["method"]], ["no", "yes"][m["on_front"]], f"{m['share']:.0%}"]
+            for m in of_task["methods"]
+        ]
         assert sorted(front[1:]) == sorted(told)
-        assert front[1][:1] == ["better"] and front[1][3] == "yes"  # the least decisions come first
+        assert front[1][:1] == ["better"] and front[1][4] == "yes"  # the least decisions come first
     block = content["over_tasks"]
     for measure, rows in zip(("final", "area"), found[10:12], strict=True):
         assert rows[1:] == [[m["method"], "0", show(m["rank"]), *map(show, m[measure].values())] for m in block["methods"]]
@@ -748,7 +734,7 @@ def test_csv_holds_the_numbers_of_json(written):
     with open(written / "report.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     by_key = {tuple(r[k] for k in ("block", "task", "method", "versus", "measure", "statistic")): r for r in rows}
-    assert len(by_key) == len(rows) == 2 * 3 * (4 + 12 + 12) + 2 * (1 + 3) + 3 * 8 + 2 * 9 * 2 + 3
+    assert len(by_key) == len(rows) == 2 * 3 * (4 + 11 + 11) + 2 * (1 + 3) + 3 * 8 + 2 * 9 * 2 + 3
     for task in content["tasks"]:
         for m in task["methods"]:
             row = by_key["task", task["task"], m["method"], "", "final", "iqm"]

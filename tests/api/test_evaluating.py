@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import taac
-from taac.playing.conditions import Condition, Point, mean_over_holds
+from taac.pictures.panels import panels
+from taac.playing.conditions import Condition, Point, Points, mean_over_holds, write
 from taac.runs.layout import EpisodeSummary
 
 
@@ -84,3 +85,22 @@ def test_the_interval_of_a_point():
 def test_the_area_does_not_depend_on_the_order():
     line = [point(4, 2.0), point(1, 10.0), point(2, 4.0)]
     assert mean_over_holds(line) == pytest.approx((7.0 * 1 + 3.0 * 2) / 3)
+
+
+@pytest.mark.parametrize(
+    "conditions, title, x",
+    [
+        ([(None, 8, 2), (None, 1, 2), (None, 4, 2)], "taac on T, delay 2", [1, 4, 8]),
+        ([(0.7, 2, 0), (0.7, 1, 0)], "taac on T, delay 0, switch_threshold 0.7", [1, 2]),
+        ([(None, 2, 0), (None, 1, 0)], "taac on T", [1, 2]),
+        ([(None, 1, 3), (None, 1, 0)], "taac on T", [0, 3]),
+        ([(0.5, 1, 1), (0.9, 1, 1)], "taac on T: switch_threshold, delay 1", [0.0, 0.0]),  # decisions
+    ],
+)
+def test_a_picture_says_what_all_its_points_share(monkeypatch, tmp_path, conditions, title, x):
+    drawn = []
+    monkeypatch.setattr("taac.playing.conditions.panels", lambda *how: drawn.append(panels(*how)) or drawn[-1])
+    points = [point(1, 1.0, 1.0)._replace(condition=Condition(*one)) for one in conditions]
+    write(Points("T", "taac", points), tmp_path / "x.png")
+    axis = drawn[0][1][0][0]
+    assert axis.get_title() == title and axis.containers[0].lines[0].get_xdata().tolist() == x

@@ -25,14 +25,15 @@ from experiments.sparing.reproduced import Row
         (Row(1000, 0, 100), [989.0] * 5, [100.0] * 5, "return: not at this budget"),
         (Row(0, 0, 999), [-0.1] * 5, [999.0] * 5, "reproduced"),  # at least 0.1: 0.11
         (Row(0, 0, 999), [-0.2] * 5, [999.0] * 5, "return: not at this budget"),
-        (Row(-150, 10, 60, False), [-170.0, -140.0], [60.0, 60.0], "reproduced"),  # of two seeds: 15.5
+        (Row(-150, 10, 60, False), [-170.0, -140.0, -135.0], [60.0] * 3, "reproduced"),  # of three seeds: 13.2
+        (Row(-150, 10, 60, False), [-150.0] * 2, [60.0] * 2, "fewer than 3 seeds"),
     ],
 )
 def test_the_rule(row, returns, decisions, expected):
     assert reproduced.verdict(row, returns, decisions) == expected
 
 
-def finished(root, method, seed, evaluations):
+def finished(root, method, seed, evaluations, **more):
     """A finished run of Pendulum with returns and decisions at steps 1, 2, ..."""
     run = root / "Pendulum-v1" / method / f"seed_{seed}"
     run.mkdir(parents=True)
@@ -40,16 +41,19 @@ def finished(root, method, seed, evaluations):
                "fraction_repeated", "mean_run", "max_run", "decisions"]  # fmt: skip
     rows = [f"{n},{n},{n},{n},10,{value},1,200,0.5,2,3,{decided}" for n, (value, decided) in enumerate(evaluations, 1)]
     (run / "evaluations.csv").write_text("\n".join([",".join(columns), *rows]) + "\n")
-    about = {"method": method, "environment": "Pendulum-v1", "seed": seed, "status": "finished", "env_steps": len(rows)}
+    about = {"method": method, "environment": "Pendulum-v1", "seed": seed, "status": "finished", "env_steps": len(rows), **more}
     (run / "run.json").write_text(json.dumps(about))
     (run / "config.gin").write_text(f"Intervals.num_env_steps = {len(rows)}\n")
 
 
 def test_the_table_of_finished_runs(tmp_path):
-    finished(tmp_path, "tla", 0, [(-900, 3), (-150, 60), (-160, 61), (-155, 65)])
+    for seed in range(3):
+        finished(tmp_path, "tla", seed, [(-900, 3), (-150, 60), (-160, 61), (-155, 65)])
+        finished(tmp_path, "td3", seed, [(-150, 200), ("nan" if seed == 1 else -146, 200)])
     lines = reproduced.table(tmp_path)
-    assert "| Pendulum-v1 | tla | 1 | -155 | -154.92 | 62 | 62.31 | reproduced |" in lines
-    assert sum(line.endswith("| not run |") for line in lines) == len(reproduced.PUBLISHED) - 1
+    assert "| Pendulum-v1 | tla | 3 | -155 | -154.92 | 62 | 62.31 | reproduced |" in lines
+    assert "| Pendulum-v1 | td3 | 3 | -148 | -147.38 | 200 | 200 | not reproduced: 1 of 3 diverged |" in lines
+    assert sum(line.endswith("| not run |") for line in lines) == len(reproduced.PUBLISHED) - 2
 
 
 def test_pairs_are_of_equal_seeds(tmp_path):
@@ -60,6 +64,8 @@ def test_pairs_are_of_equal_seeds(tmp_path):
     finished(tmp_path, "taac", 3, [(0, 0)])
     finished(tmp_path, "few", 0, [(0, 0)])
     assert pairs.table(tmp_path)[2:] == ["| Pendulum-v1 | taac | 3 | +2 [-0.484, 4.48] | 20 |"]
+    finished(tmp_path, "taac", 4, [("nan", 0)])
+    assert pairs.table(tmp_path)[2:] == ["| Pendulum-v1 | taac | 3; 1 more diverged | +2 [-0.484, 4.48] | 20 |"]
 
 
 def test_what_runs_is_what_the_published_rows_are_of():
@@ -99,6 +105,17 @@ def test_conditions_are_played_once(tmp_path, monkeypatch):
     text = "\n".join(conditions.tables(conditions.read(file)))
     assert "| Pendulum-v1 | sac | 1 | -150 (20) | -151 (20) | -152 (20) |" in text
     assert "| Pendulum-v1 | taac | 1 | -150 (20) | -150 (20) | -150 (20) | -150 (20) | -150 (20) | fewer than 3 seeds |" in text
+
+
+def test_conditions_are_compared_on_equal_seeds():
+    """Seed 1 was not played at the other thresholds: the mean at 0.5 is that of seed 0. Of `taac_rate` nothing is left."""
+    seen = [("taac", s, t) for s, t in [*((0, t) for t in conditions.THRESHOLDS), (1, 0.5)]] + [("taac_rate", 0, 0.5)]
+    rows = [
+        {"task": "T", "method": m, "seed": s, "threshold": t, "delay": 0, "return_mean": -100.0 - s, "decisions": 50.0 + s}
+        for m, s, t in seen
+    ]
+    lines = [line for line in conditions.tables(rows) if line.startswith("| T ")]
+    assert lines == ["| T | taac | 1 |" + " -100 (50) |" * 5 + " fewer than 3 seeds |"]
 
 
 @pytest.mark.parametrize(

@@ -37,11 +37,12 @@ COSTS = {"decisions": "decisions an episode", "jerk": "jerk"}
 
 
 def fronts(scores: AllScores, tasks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns a row for each task and cost of `COSTS` that at least two methods have, unless it is the same for all of them.
+    """Returns a row for each task and cost of `COSTS` that at least two methods have in all runs, unless it is equal for all.
 
     A row has the `task`, the `cost`, the `hypervolume` with its interval (`bootstrap_spread`; None if all
-    mean returns are equal), and of each method, by rising cost, the means `x` of cost and `y` of return with their intervals,
-    whether it is `on_front`, and in which `share` of resamples it is (None if a method has one run). Diverged runs are left out.
+    mean returns are equal), and of each method, by rising cost, its number of `runs`, the means `x` of cost and `y` of return
+    with their intervals, whether it is `on_front`, and in which `share` of resamples it is (None if a method has one run).
+    Diverged runs are left out.
 
     Args:
         tasks: the report's rows of tasks, which have the means.
@@ -52,15 +53,15 @@ def fronts(scores: AllScores, tasks: Sequence[dict[str, Any]]) -> list[dict[str,
         for cost in COSTS:
             known, seeds = {}, set()
             for method, of in methods.items():
-                whole = np.isfinite(of.repetition[cost])  # unknown where a run diverged
-                if whole.any():
+                whole = np.isfinite(of.final)
+                if whole.any() and np.isfinite(of.repetition[cost][whole]).all():
                     known[method] = np.stack([of.repetition[cost][whole], of.final[whole]])
                     seeds.add(tuple(r.seed for r, w in zip(of.records, whole.tolist()) if w))
             if len(known) > 1 and len({points[0].mean() for points in known.values()}) > 1:
                 volume, methods_told = _front(list(known), list(known.values()), len(seeds) == 1)
                 for row in methods_told:
                     m = means[task, row["method"]]
-                    row |= {"x": m["repetition"][cost]["mean"], "y": m["final"]["mean"]}
+                    row |= {"runs": m["final"]["runs"], "x": m["repetition"][cost]["mean"], "y": m["final"]["mean"]}
                 methods_told.sort(key=lambda row: row["x"]["estimate"])
                 rows.append({"task": task, "cost": cost, "hypervolume": volume, "methods": methods_told})
     return rows

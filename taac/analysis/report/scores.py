@@ -42,9 +42,8 @@ from taac.runs import layout
 
 REPETITION = (
     "fraction_repeated", "mean_run", "max_run", "decisions", "length", "jerk", "action_change", "high_frequency", "effort",
-    "fraction_same", "multiply_adds", "actor_calls_saved",
+    "fraction_same", "multiply_adds",
 )  # fmt: skip
-_COLUMNS = REPETITION[:-1]  # the last one is made of others
 WORST, LEAVE_OUT = "worst", "leave_out"  # what counts for diverged runs
 _PROGRESS = ("env_steps", "updates", "training_decisions", "seconds", "episodes")  # columns that are not performance
 
@@ -241,9 +240,7 @@ def counted(record: Record, step: int) -> np.ndarray:
 
 def _repetition(values: Callable[[str], np.ndarray]) -> dict[str, float]:
     """Each of `REPETITION` from the values `[n]` of a column or summary by name; NaN where there are none."""
-    found = {name: float(of.mean()) if (of := values(name)).size else math.nan for name in _COLUMNS}
-    decisions, length = values("decisions"), values("length").sum()
-    return {**found, "actor_calls_saved": float(1 - decisions.sum() / length) if length > 0 and decisions.size else math.nan}
+    return {name: float(of.mean()) if (of := values(name)).size else math.nan for name in REPETITION}
 
 
 def _rollouts(record: Record, name: str, step: int, k: int) -> np.ndarray:

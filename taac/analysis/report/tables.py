@@ -210,11 +210,12 @@ def _task(task: dict[str, Any], pairs: Sequence[dict[str, Any]], areas: Sequence
 def front_table(front: dict[str, Any], cost: str) -> list[str]:
     """Returns the lines of a front: each method's cost and final return, and whether it is on the front."""
     rows = [
-        [m["method"], with_interval(m["x"]), with_interval(m["y"]), "yes" if m["on_front"] else "no", _percent(m["share"])]
+        [m["method"], m["runs"], with_interval(m["x"]), with_interval(m["y"])]
+        + ["yes" if m["on_front"] else "no", _percent(m["share"])]
         for m in front["methods"]
     ]
     told = f"Return against {cost}. Hypervolume of the front: {with_interval(front['hypervolume'])}:"
-    return [told, "", *_table(["method", cost, "final return", "on the front", "of resamples"], rows)]
+    return [told, "", *_table(["method", "seeds", cost, "final return", "on the front", "of resamples"], rows)]
 
 
 def _percent(share: float | None) -> str:

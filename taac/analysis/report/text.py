@@ -42,7 +42,6 @@ def statements(content: dict[str, Any]) -> list[dict[str, str]]:
         **options,
         "level": f"{options['confidence']:.0%}",
         "error": f"{1 - options['confidence']:.2g}",
-        "family": content["family_told"],
         "paired": ", here on the differences of runs with equal seeds (--paired)," if options["paired"] else "",
         "bounded": f"Returns have bounds on {bounded}. Where all returns of a pair are at a bound, the test is Fisher's exact "
         "test and the interval is Newcombe's, from Clopper-Pearson's. " if bounded else "",
@@ -64,18 +63,27 @@ def ahead(content: dict[str, Any]) -> list[str]:
     for task in content["tasks"]:
         methods = [row["method"] for row in task["methods"]]
         better: dict[str, list[str]] = {}
-        for pair in content["pairs"]:
-            if pair["task"] == task["task"] and pair["verdict"] in ("better", "worse"):
+        pairs = [pair for pair in content["pairs"] if pair["task"] == task["task"]]
+        for pair in pairs:
+            if pair["verdict"] in ("better", "worse"):
                 x, y = (pair["x"], pair["y"]) if pair["verdict"] == "better" else (pair["y"], pair["x"])
                 better.setdefault(x, []).append(y)
         told = [f"{x} is ahead of {', '.join(sorted(worse))}" for x, worse in sorted(better.items(), key=lambda b: -len(b[1]))]
-        found = "; ".join(told) or ("no method is ahead of another" if len(methods) > 1 else "one method")
+        found = "; ".join(told) or _no_verdict(methods, pairs, content["options"]["baseline"])
         for front in content["fronts"]:
             if front["task"] == task["task"] and front["cost"] == "decisions":
                 on_front = ", ".join(row["method"] for row in front["methods"] if row["on_front"])
                 found += f". On the front of return against decisions: {on_front}"
         sentences.append(f"{task['task']}: {found}.")
     return sentences
+
+
+def _no_verdict(methods: Sequence[str], pairs: Sequence[Mapping[str, Any]], baseline: str | None) -> str:
+    if len(methods) == 1:
+        return "one method"
+    if not any(pair["findable"] for pair in pairs):
+        return "too few runs for a verdict" if pairs else f"{baseline} has no runs here"
+    return "no difference was found" + ("" if baseline is None else f" from {baseline}")
 
 
 def describe_family(content: dict[str, Any]) -> str:

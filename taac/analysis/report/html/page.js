@@ -16,7 +16,7 @@ function head() {
   const count = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
   document.getElementById("summary").textContent =
     `${count(tasks.length, "task")}, ${count(methods.length, "method")}, ${used} of ${count(runs.length, "run")}. ` +
-    `Brackets are ${100 * options.confidence}% intervals; final returns are means of the last ${options.last} evaluations. ` +
+    `Brackets are ${100 * options.confidence}% intervals. ` +
     `Made by taac ${report.taac}.`;
 }
 
@@ -253,9 +253,9 @@ function fronts() {
     const chart = new Front(`${front.task}: return against ${report.costs[front.cost]}`, points, report.costs[front.cost], (m) => !hidden.has(m));
     charts.push(chart);
     const rows = points.map((p) => [
-      methodHead(p.method), valueCell(p.x), valueCell(p.y), cell(p.on_front ? "yes" : "no"), cell(p.share === null ? "undefined" : `${Math.round(100 * p.share)}%`),
+      methodHead(p.method), cell(p.runs), valueCell(p.x), valueCell(p.y), cell(p.on_front ? "yes" : "no"), cell(p.share === null ? "undefined" : `${Math.round(100 * p.share)}%`),
     ]);
-    const names = ["method", report.costs[front.cost], "final return", "on the front", "of resamples"];
+    const names = ["method", "seeds", report.costs[front.cost], "final return", "on the front", "of resamples"];
     const volume = front.hypervolume;
     const told = volume ? `hypervolume ${number(volume.estimate)} ${bracket(volume.low, volume.high)}` : "";
     const values = el("details", {}, el("summary", {}, "values"), table(`Front on ${front.task}, ${told}`, names, rows));
