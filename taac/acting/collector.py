@@ -134,7 +134,8 @@ class Collector(Collecting):
         at, alg_step = self.rollout.time_step, self.rollout.act(self.agent.unobserved_random_step)
         self._replay.add(Experience(self.rollout.truncate(), alg_step.info))
         if recorded:
-            self._add_ended(self._recorder.add(at, alg_step, self.environment.raw_reward))
+            environment = self.environment
+            self._add_ended(self._recorder.add(at, alg_step, environment.raw_reward, episode_info=environment.episode_info))
         self._truncated = True
 
     def _begin_episodes(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,7 @@ class _Delay(gymnasium.Wrapper):
 
     part: str  # of observations, with those actions
     delay_part: str  # of observations, with a drawn delay
+    stream: int  # of random numbers, so that two wrappers draw independent delays
 
     def __init__(self, env: gymnasium.Env, steps: Steps, observe_pending: bool):
         super().__init__(env)
@@ -49,7 +51,7 @@ class _Delay(gymnasium.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
         if seed is not None:
-            self._random = np.random.default_rng((seed, self._most))
+            self._random = np.random.default_rng((seed, self._most, self.stream))
         self._steps = int(self._random.integers(self._least, self._most + 1))
         self._pending = deque([self._rest] * self._steps)
         return self._begin(observation), info
@@ -87,7 +89,7 @@ class ActionDelay(_Delay):
     Source: Katsikopoulos and Engelbrecht, Markov decision processes with delays and asynchronous cost collection (2003).
     """
 
-    part, delay_part = "pending_actions", "action_delay"
+    part, delay_part, stream = "pending_actions", "action_delay", 0
 
     def __init__(self, env: gymnasium.Env, steps: Steps = 1, observe_pending: bool = False):
         super().__init__(env, steps, observe_pending)
@@ -113,7 +115,7 @@ class ObservationDelay(_Delay):
     Source: Katsikopoulos and Engelbrecht, Markov decision processes with delays and asynchronous cost collection (2003).
     """
 
-    part, delay_part = "unseen_actions", "observation_delay"
+    part, delay_part, stream = "unseen_actions", "observation_delay", 1
 
     def __init__(self, env: gymnasium.Env, steps: Steps = 1, observe_pending: bool = False):
         if isinstance(env.observation_space, spaces.Dict) and ActionDelay.part in env.observation_space.spaces:
@@ -128,21 +130,12 @@ class ObservationDelay(_Delay):
         raise TaacError("ObservationDelay shows late what was achieved, so hindsight knows no rewards: use ActionDelay")
 
     def _begin(self, observation: Any) -> Any:
-        self._seen = deque([_copied(observation)] * (self._steps + 1))
+        self._seen = deque([copy.deepcopy(observation)] * (self._steps + 1))  # environments may write into it
         return self._with_pending(self._seen[0])
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         self._push(action)
         observation, *rest = self.env.step(action)
-        self._seen.append(_copied(observation))
+        self._seen.append(copy.deepcopy(observation))
         self._seen.popleft()
         return (self._with_pending(self._seen[0]), *rest)
-
-
-def _copied(observation: Any) -> Any:
-    """Returns a copy, because environments may write into what they returned before."""
-    if isinstance(observation, dict):
-        return {name: _copied(part) for name, part in observation.items()}
-    if isinstance(observation, tuple):
-        return tuple(map(_copied, observation))
-    return np.array(observation)

@@ -51,7 +51,7 @@ class Preserved:
         self._process, self._directory = os.getpid(), _directory()
         self._threads, self._device = torch.get_num_threads(), _default_device()
         self._seed, self._state = torch.initial_seed(), torch.get_rng_state()
-        self._of_gpu = torch.cuda.get_rng_state("cuda") if torch.cuda.is_initialized() else None
+        self._of_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
         self._dtype, self._gradients = torch.get_default_dtype(), torch.is_grad_enabled()
         self._streams, self._alarm = (sys.stdout, sys.stderr), _alarm()
 
@@ -63,8 +63,8 @@ class Preserved:
             torch.set_default_device(None if self._device is None else self._device.device)
         if torch.initial_seed() != self._seed:  # the very seed of a run is noticed too: see `seed_generators`
             torch.set_rng_state(self._state)
-            if self._of_gpu is not None:
-                torch.cuda.set_rng_state(self._of_gpu, "cuda")
+            if self._of_gpus is not None:
+                torch.cuda.set_rng_state_all(self._of_gpus)
             else:  # with which it would have started
                 torch.cuda.manual_seed_all(self._seed)
         if self._directory is not None and _directory() != self._directory:

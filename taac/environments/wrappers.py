@@ -9,6 +9,7 @@ import gin
 import gymnasium
 import numpy as np
 
+from taac.environments import single
 from taac.errors import TaacError
 
 
@@ -108,10 +109,8 @@ class ActionMaskFromInfo(gymnasium.Wrapper):
                 "ActionMaskFromInfo needs Discrete actions, or MultiDiscrete ones with equally many choices for each entry; "
                 f"the action space is {space}"
             )
-        inner, mask = env.observation_space, gymnasium.spaces.MultiBinary(self._shape)
-        self._nested = isinstance(inner, gymnasium.spaces.Dict)
-        parts = dict(inner.spaces) if isinstance(inner, gymnasium.spaces.Dict) else {"observation": inner}
-        self.observation_space = gymnasium.spaces.Dict({**parts, "action_mask": mask})  # `specs.ACTION_MASK`
+        mask = gymnasium.spaces.MultiBinary(self._shape)
+        self.observation_space = single.space_with(env.observation_space, "action_mask", mask)  # `specs.ACTION_MASK`
         self._key = key
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -131,7 +130,7 @@ class ActionMaskFromInfo(gymnasium.Wrapper):
                 f"ActionMaskFromInfo: info['{self._key}'] must have shape {list(self._shape)}, one entry a choice, got "
                 f"{list(mask.shape)}"
             )
-        return {**(observation if self._nested else {"observation": observation}), "action_mask": mask.astype(np.int8)}
+        return single.observation_with(self.env.observation_space, observation, "action_mask", mask.astype(np.int8))
 
 
 def _keys(info: dict[str, Any]) -> str:

@@ -216,7 +216,7 @@ def check_batches(
 
 
 def check_use_of_demonstrations(learner: Learner, source: str | None, ctor: Callable[..., object]) -> None:
-    """Refuses demonstrations that nothing learns from, and a method that lacks them."""
+    """Refuses demonstrations that nothing learns from, a method that lacks them, and SQIL's rewards if they were normalised."""
     if source is None and (ctor is not prefilled or learner.needs_demonstrations):
         raise TaacError(
             "this method learns from demonstrations: bind create_experiment.demonstrations to a file recorded with "
@@ -227,6 +227,11 @@ def check_use_of_demonstrations(learner: Learner, source: str | None, ctor: Call
             "create_experiment.demonstrations_ctor = @kept_apart reserves the demonstrations for reward signals and "
             "behaviour cloning, but nothing uses them: bind create_agent.reward_signals = (@GAIL,) or "
             "Learner.cloning = @Cloning()"
+        )
+    if ctor is SqilReplay and learner.agent.reward_normalizer is not None:
+        raise TaacError(
+            "SqilReplay sets rewards to 1 and 0, and create_agent.normalize_rewards would divide them by the spread of the "
+            "task's: bind False"
         )
 
 

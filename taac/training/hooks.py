@@ -33,9 +33,9 @@ class Hooks:
 
     A hook receives the trainer and may read its attributes (`env_steps`, `agent`, `learner`, `evaluation`...). Its return value
     is ignored; `trainer.stop_early(why)` ends the run. A hook that draws random numbers or changes the agent changes the run.
-    If a hook has `state_dict` and `load_state_dict`, checkpoints save its state (tensors, numbers, strings, and lists and dicts
-    of them), and a resumed run restores it, by the hook's place among those of its point. Changes made at "after_checkpoint" are
-    not in that checkpoint.
+    If a hook has an attribute `point`, it is refused at any other. If it has `state_dict` and `load_state_dict`, checkpoints save
+    its state (tensors, numbers, strings, and lists and dicts of them), and a resumed run restores it, by the hook's place among
+    those of its point. Changes made at "after_checkpoint" are not in that checkpoint.
 
     Attributes:
         stopped: why a hook ends the run early; None if none does.
@@ -60,6 +60,8 @@ class Hooks:
                     f"Trainer.hooks['{point}'] must be a function of the trainer or a sequence of them, got {hook!r}; in a "
                     "gin file, a function is @its_name, an object @ItsClass()"
                 )
+            if (own := getattr(hook, "point", point)) != point:
+                raise TaacError(f"Trainer.hooks['{point}']: {hook!r} is a hook for '{own}'")
         self._by_point[point] = (*self._by_point.get(point, ()), *hooks)
 
     @property
@@ -123,6 +125,8 @@ class StopWhen:
         min_improvement: how much above the highest return so far counts as improvement.
         not_before: environment steps before which the run does not end.
     """
+
+    point = "after_evaluation"
 
     def __init__(
         self,

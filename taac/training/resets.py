@@ -30,6 +30,8 @@ class Reset:
         modules: of the algorithm, such as `("critics", "actor.head")`; none: all, with temperature and targets.
     """
 
+    point = "before_update"
+
     def __init__(self, at: Sequence[int], modules: Sequence[str] = ()):
         self.at, self.modules = frozenset(at), tuple(modules)
         for number in self.at:
@@ -38,8 +40,11 @@ class Reset:
             raise TaacError("Reset.at names no update: give numbers of updates, such as (20000, 50000)")
 
     def __call__(self, trainer: Any) -> None:
-        """Resets if it is time. Refuses modules that the algorithm has not, at the first update."""
+        """Resets if it is time. Refuses, at the first update, modules that the algorithm has not, and numbers beyond the run."""
         algorithm = trainer.agent.algorithm
+        updates = trainer.update_ratio.updates_expected(trainer.num_env_steps, trainer.environment.durations[0])
+        if max(self.at) >= updates:
+            raise TaacError(f"Reset.at: the run has {updates} updates, so no update follows number {max(self.at)}")
         for name in self.modules:  # in each update, so no walk through all modules
             try:
                 algorithm.get_submodule(name)

@@ -86,10 +86,11 @@ class Trainer:
         offline = isinstance(collector, Offline)
         first = None if offline else update_ratio.initial_collect_steps
         check_segments(segment_length, self.num_env_steps, first, self.environment, self.agent, replay_buffer, ranks)
-        updates = update_ratio.updates_expected(self.num_env_steps, self.environment.durations[0])
+        least_duration = self.environment.durations[0]
+        updates = update_ratio.updates_expected(self.num_env_steps, least_duration)
         self.compilation = compile_if_it_pays(learner, updates, batch_size)
         check_batches(batch_size, self.agent, replay, reporter.monitor, ranks)
-        own_steps = 0 if offline else self.num_env_steps // (self.environment.num_envs * ranks.count)
+        own_steps = 0 if offline else self.num_env_steps // (self.environment.num_envs * ranks.count * least_duration)
         replay_buffer.reserve(replay_buffer.added + own_steps * 11 // 10)  # an episode has one frame more than steps
         self.agent.algorithm.set_update_ratio(update_ratio.constant)
         self.batch_sizes = tuple(round(size) for size in bounds(batch_size))  # smallest and largest
@@ -265,7 +266,8 @@ class Trainer:
     @timed("updating")
     def learn(self) -> None:
         """Takes the gradient steps that the environment steps so far have earned."""
-        for _ in range(self.update_ratio.updates_earned(self.env_steps) - self.learner.num_updates):
+        owed = self.update_ratio.updates_earned(self.env_steps) - self.learner.num_updates
+        for _ in range(0 if self.update_ratio.filling(self.env_steps) else owed):
             self._follow_schedules()
             self.hooks("before_update", self)
             progress = self.env_steps / self.num_env_steps

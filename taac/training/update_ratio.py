@@ -135,6 +135,10 @@ class UpdateRatio:
             return int(self.transitions * self.ratio)
         return self.updates_due(env_steps - self._unearned_steps)
 
+    def filling(self, env_steps: int) -> bool:
+        """Returns whether the replay buffer is being filled, at first or anew, so that owed updates must wait."""
+        return env_steps < self._earns_from
+
     def updates_due(self, env_steps: int) -> int:
         """Returns the gradient steps that `env_steps` environment steps earn in a run that never refills its buffer."""
         begin = self.initial_collect_steps

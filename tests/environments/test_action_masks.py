@@ -136,6 +136,8 @@ def test_what_action_mask_from_info_refuses():
         ActionMaskFromInfo(Probe())
     with pytest.raises(TaacError, match=r"equally many choices.*MultiDiscrete"):
         ActionMaskFromInfo(Probe(action_space=spaces.MultiDiscrete([2, 3])))
+    with pytest.raises(TaacError, match="already have a part 'action_mask'"):
+        ActionMaskFromInfo(Probe(spaces.Dict(action_mask=spaces.MultiBinary(3)), spaces.Discrete(3)))
     with pytest.raises(TaacError, match="the info has no 'action_mask'; it has nothing"):
         ActionMaskFromInfo(Probe(action_space=spaces.Discrete(3))).reset(seed=0)
     with pytest.raises(TaacError, match=r"info\['action_mask'\] must have shape \[5\], one entry a choice, got \[2, 5\]"):

@@ -44,6 +44,15 @@ def play(env, seed=0):
     return seen, done, earned
 
 
+def test_two_wrappers_draw_independent_delays():
+    env = ActionDelay(ObservationDelay(Counting(), (0, 1)), (0, 1), observe_pending=True)
+    drawn = set()
+    for seed in range(20):
+        observation, _ = env.reset(seed=seed)
+        drawn.add((float(observation["action_delay"][0]), env.env._steps))
+    assert drawn == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+
 @pytest.mark.parametrize("delay", [0, 1, 2])
 def test_actions_arrive_later_and_the_middle_of_the_space_before(delay):
     _, done, earned = play(ActionDelay(Counting(), delay))

@@ -118,8 +118,15 @@ def test_states_find_their_hooks_by_place_and_none_is_dropped_without_a_word(cap
     alone = Note()
     Hooks({"after_iteration": alone, "before_update": Note()}).load_state_dict(saved)
     assert alone.count == 1 and "no hook takes the state that is saved of after_iteration/1" in capsys.readouterr().err
-    with pytest.raises(TaacError, match=r"the hook after_iteration/0, StopWhen\(.*KeyError.*in the same order"):
-        Hooks({"after_iteration": [StopWhen(1.0)]}).load_state_dict(saved)
+    stop, saved = Hooks({"after_evaluation": [StopWhen(1.0)]}), {"after_evaluation/0": saved["after_iteration/0"]}
+    with pytest.raises(TaacError, match=r"the hook after_evaluation/0, StopWhen\(.*KeyError.*in the same order"):
+        stop.load_state_dict(saved)
+
+
+def test_a_hook_of_one_point_is_refused_at_another():
+    """At "after_iteration" it would count one evaluation many times."""
+    with pytest.raises(TaacError, match=r"hooks\['after_iteration'\]: StopWhen\(.*\) is a hook for 'after_evaluation'"):
+        Hooks({"after_iteration": StopWhen(no_improvement=5)})
 
 
 def test_a_state_that_cannot_be_saved_is_refused_before_training(tmp_path):

@@ -96,8 +96,20 @@ def test_bad_settings_are_refused(given, message):
 
 
 def test_unknown_modules_are_refused_at_the_first_update():
-    trainer = build("Trainer.hooks = {'before_update': @Reset()}", "Reset.at = (500,)", "Reset.modules = ('critic',)")
+    trainer = build("Trainer.hooks = {'before_update': @Reset()}", "Reset.at = (2,)", "Reset.modules = ('critic',)")
     with pytest.raises(TaacError, match=r"the algorithm has no 'critic'; did you mean 'critics'.*it has: .*actor"):
+        learn_until(trainer, 1)
+    trainer.close()
+
+
+def test_updates_that_the_run_does_not_reach_are_refused():
+    """300 of the 400 steps are collected first, then each earns an update, and none follows the last."""
+    params = ("Trainer.hooks = {'before_update': @Reset()}", "num_env_steps = 400")
+    trainer = build(*params, "Reset.at = (99,)")
+    learn_until(trainer, 1)
+    trainer.close()
+    trainer = build(*params, "Reset.at = (2, 100)")
+    with pytest.raises(TaacError, match="the run has 100 updates, so no update follows number 100"):
         learn_until(trainer, 1)
     trainer.close()
 

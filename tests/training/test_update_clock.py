@@ -69,6 +69,28 @@ def test_transitions_are_held_over_a_resume(tmp_path):
     assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
 
 
+def test_frames_that_last_several_steps_take_less_memory():
+    trainer = build("num_env_steps = 1000", "action_repeat = 10", "replay_length = 5000", method="sac_nrep")
+    assert trainer.replay_buffer.reserved == 100 * 11 // 10
+    trainer.close()
+
+
+def test_owed_updates_wait_until_the_buffer_is_filled_again():
+    """As where an iteration broke off after it had earned them: the buffer that is filled anew holds nothing yet."""
+    trainer = build(TRANSITIONS, "num_env_steps = 400", "initial_collect_steps = 100", method="sac_nrep")
+    while not trainer.update_ratio.updates_earned(trainer.env_steps):
+        trainer.collect()
+    trainer.update_ratio.refill(trainer.env_steps)
+    trainer.learn()
+    assert trainer.learner.num_updates == 0
+    until = trainer.env_steps + 100
+    while trainer.env_steps < until:
+        trainer.collect()
+    trainer.learn()
+    assert trainer.learner.num_updates > 0
+    trainer.close()
+
+
 @pytest.mark.slow
 def test_without_the_replay_buffer_transitions_earn_when_it_is_filled_again(tmp_path):
     params = (TRANSITIONS, "checkpoint_interval = 100", "Saving.save_replay = False", "num_env_steps = 400",
