@@ -202,7 +202,7 @@ def test_a_cut_window_is_left_out_of_the_critics_loss_if_asked_for():
 def test_regularizers_of_single_actions_are_refused(regularizer):
     """A plan that goes on as it was is another chunk one step later."""
     for make in sac, taac:
-        with pytest.raises(TaacError, match=r"supports no actor_regularizers.*but on chunks"):
+        with pytest.raises(TaacError, match=r"supports no actor_regularizers.*most that is built on them"):
             make(actor_regularizers=(regularizer,))
 
 
