@@ -220,15 +220,11 @@ class ReplayBuffer:
 
         None if its FIRST is no longer stored.
         """
-        newest_first = (self.next - 1 - torch.arange(self.size, device=self.device)) % self.length
-        step_type = self._storage.time_step.step_type[newest_first, environment]
-        firsts = (step_type == FIRST).nonzero()
-        if not len(firsts):
+        at = torch.tensor([environment, self.added - 1], device=self.device)
+        first, _ = self.episode_bounds(at[:1], at[1:])
+        if self._storage.time_step.step_type[first % self.length, environment] != FIRST:
             return None
-        length = int(firsts[0]) + 1
-        if (step_type[1:length] == LAST).any():  # of a demonstration; the running episode began in frames that were not saved
-            return None
-        return self._segments(firsts.new_tensor([environment]), firsts.new_tensor([self.size - length]), length)
+        return self._segments(at[:1], first - (self.added - self.size), self.added - int(first))
 
     def episode_bounds(self, environment: torch.Tensor, frame: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the first and last stored frames `[B']` of the episodes that have these stored frames, such as `Batch.first`.
