@@ -63,17 +63,60 @@ function marked(index, first, last, points) {
   return found;
 }
 
-class Chart {
-  // `shown` returns whether a method is shown, `withRuns` whether single runs are. `show` sets the data:
-  // {x, xLabel, yLabel, series: [{method, index, estimate, low, high, each}], marker, step, range}
-  constructor(title, shown, withRuns = () => false) {
+// An empty picture that is drawn anew when its width or the methods shown change.
+class Plot {
+  // `shown` returns whether a method is shown.
+  constructor(title, shown, attributes) {
     this.title = title;
     this.shown = shown;
+    this.svg = svg("svg", { ...attributes, "aria-label": title });
+    this.element = el("div", { class: "plot" }, this.svg);
+    new ResizeObserver(() => {
+      if (this.element.clientWidth !== this.width) requestAnimationFrame(() => this.draw());
+    }).observe(this.element);
+  }
+
+  // Empties the picture. Returns the box within its axes.
+  clear() {
+    this.width = this.element.clientWidth || 480;
+    this.height = Math.min(340, Math.max(220, 0.6 * this.width));
+    this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
+    this.svg.replaceChildren();
+    return { left: 54, right: this.width - 14, top: 12, bottom: this.height - 44 };
+  }
+
+  tell(text) {
+    this.svg.append(svg("text", { x: this.width / 2, y: this.height / 2, "text-anchor": "middle" }, text));
+  }
+
+  axes(box) {
+    const { xLabel, yLabel } = this.data;
+    const group = svg("g", { "aria-hidden": "true" });
+    for (const y of ticks(...this.yScale.domain, (box.bottom - box.top) / 45)) {
+      const at = this.yScale(y);
+      group.append(svg("line", { class: "grid", x1: box.left, x2: box.right, y1: at, y2: at }));
+      group.append(svg("text", { x: box.left - 6, y: at + 4, "text-anchor": "end" }, tick(y)));
+    }
+    for (const x of ticks(...this.xScale.domain, (box.right - box.left) / 75)) {
+      group.append(svg("text", { x: this.xScale(x), y: box.bottom + 18, "text-anchor": "middle" }, tick(x)));
+    }
+    const middle = (box.top + box.bottom) / 2;
+    const center = { x: (box.left + box.right) / 2, y: this.height - 8, "text-anchor": "middle", class: "x-label" };
+    group.append(svg("text", center, xLabel));
+    group.append(svg("text", { transform: `translate(12 ${middle}) rotate(-90)`, "text-anchor": "middle" }, yLabel));
+    this.svg.append(group);
+  }
+}
+
+class Chart extends Plot {
+  // `withRuns` returns whether single runs are shown. `show` sets the data:
+  // {x, xLabel, yLabel, series: [{method, index, estimate, low, high, each}], marker, step, range}
+  constructor(title, shown, withRuns = () => false) {
+    super(title, shown, { class: "chart", role: "slider", tabindex: "0" });
     this.withRuns = withRuns;
     this.cursor = null; // an index into x
-    this.svg = svg("svg", { class: "chart", role: "slider", tabindex: "0", "aria-label": title });
     this.readout = el("div", { class: "readout", hidden: "" });
-    this.element = el("div", { class: "plot" }, this.svg, this.readout);
+    this.element.append(this.readout);
     const point = (event) => this.moveTo(this.nearest(event.clientX));
     this.svg.addEventListener("pointermove", point);
     this.svg.addEventListener("pointerdown", point);
@@ -83,9 +126,6 @@ class Chart {
     this.svg.addEventListener("focus", () => {
       if (this.svg.matches(":focus-visible") && this.cursor === null) this.moveTo(this.data.x.length - 1);
     });
-    new ResizeObserver(() => {
-      if (this.element.clientWidth !== this.width) requestAnimationFrame(() => this.draw());
-    }).observe(this.element);
   }
 
   show(data) {
@@ -98,17 +138,12 @@ class Chart {
 
   draw() {
     const { x, series, marker, range } = this.data;
-    this.width = this.element.clientWidth || 480;
-    this.height = Math.min(340, Math.max(220, 0.6 * this.width));
-    this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
-    this.svg.replaceChildren();
+    const box = this.clear();
     this.visible = series.filter((of) => this.shown(of.method));
     const runsOf = (of) => (this.withRuns() && of.each?.length > 1 ? of.each : []);
     const known = this.visible.flatMap((of) => [of.estimate, of.low, of.high, ...runsOf(of)].flat()).filter((y) => y !== null);
-    const box = { left: 54, right: this.width - 14, top: 12, bottom: this.height - 44 };
     if (!x.length || !known.length) {
-      const told = series.length ? "no method is shown" : "not known on this axis";
-      this.svg.append(svg("text", { x: this.width / 2, y: this.height / 2, "text-anchor": "middle" }, told));
+      this.tell(series.length ? "no method is shown" : "not known on this axis");
       return this.moveTo(null);
     }
     const xs = marker === null ? x : [...x, marker];
@@ -129,24 +164,6 @@ class Chart {
     this.over = svg("g", { class: "over" });
     this.svg.append(this.over);
     this.moveTo(this.cursor);
-  }
-
-  axes(box) {
-    const { xLabel, yLabel } = this.data;
-    const group = svg("g", { "aria-hidden": "true" });
-    for (const y of ticks(...this.yScale.domain, (box.bottom - box.top) / 45)) {
-      const at = this.yScale(y);
-      group.append(svg("line", { class: "grid", x1: box.left, x2: box.right, y1: at, y2: at }));
-      group.append(svg("text", { x: box.left - 6, y: at + 4, "text-anchor": "end" }, tick(y)));
-    }
-    for (const x of ticks(...this.xScale.domain, (box.right - box.left) / 75)) {
-      group.append(svg("text", { x: this.xScale(x), y: box.bottom + 18, "text-anchor": "middle" }, tick(x)));
-    }
-    const middle = (box.top + box.bottom) / 2;
-    const center = { x: (box.left + box.right) / 2, y: this.height - 8, "text-anchor": "middle", class: "x-label" };
-    group.append(svg("text", center, xLabel));
-    group.append(svg("text", { transform: `translate(12 ${middle}) rotate(-90)`, "text-anchor": "middle" }, yLabel));
-    this.svg.append(group);
   }
 
   runs(of, each) {
@@ -256,27 +273,17 @@ class Chart {
 }
 
 // Points with intervals in both directions, and the stairs that join those on the front.
-class Front {
+class Front extends Plot {
   constructor(title, points, xLabel, shown) {
-    Object.assign(this, { title, points, shown, data: { xLabel, yLabel: "final return" } });
-    this.svg = svg("svg", { class: "chart front", role: "img", "aria-label": title });
-    this.element = el("div", { class: "plot" }, this.svg);
-    this.axes = Chart.prototype.axes;
-    new ResizeObserver(() => {
-      if (this.element.clientWidth !== this.width) requestAnimationFrame(() => this.draw());
-    }).observe(this.element);
+    super(title, shown, { class: "chart front", role: "img" });
+    this.points = points;
+    this.data = { xLabel, yLabel: "final return" };
   }
 
   draw() {
-    this.width = this.element.clientWidth || 480;
-    this.height = Math.min(340, Math.max(220, 0.6 * this.width));
-    this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
-    this.svg.replaceChildren();
+    const box = this.clear();
     const visible = this.points.filter((p) => this.shown(p.method));
-    if (!visible.length) {
-      return this.svg.append(svg("text", { x: this.width / 2, y: this.height / 2, "text-anchor": "middle" }, "no method is shown"));
-    }
-    const box = { left: 54, right: this.width - 14, top: 12, bottom: this.height - 44 };
+    if (!visible.length) return this.tell("no method is shown");
     // Intervals of few runs may leave the panel: it shows each way at most half the range of the means beyond them.
     const range = (axis) => {
       const means = visible.map((p) => p[axis].estimate);

@@ -83,30 +83,23 @@ function scores() {
   section("scores", "Scores by task", ...parts.flat());
 }
 
-// Shows every block of summaries that a method has besides its scores, whatever its name.
-const REPETITION = {
+const ACTING = {
   repetition: "Repetition at the end of training, acting greedily",
   repetition_exploring: "Repetition at the end of training, exploring",
+  info: "What the environment reports, acting greedily",
 };
 function repetition() {
   const parts = report.tasks.map((task) => {
-    const blocks = [...new Set(task.methods.flatMap(blocksOf))];
-    const tables = blocks.map((block) => {
-      const names = [...new Set(task.methods.flatMap((m) => Object.keys(m[block] ?? {})))];
-      const rows = task.methods.map((m) => [methodHead(m.method), ...names.map((n) => valueCell(m[block]?.[n]?.mean))]);
-      const caption = REPETITION[block] ?? words(block);
-      return table(caption, ["method", ...names.map(words)], rows, { class: `stacked ${block}`, "data-task": task.task });
+    const tables = Object.entries(ACTING).flatMap(([block, caption]) => {
+      const names = [...new Set(task.methods.flatMap((m) => Object.keys(m[block])))];
+      const rows = task.methods.map((m) => [methodHead(m.method), ...names.map((n) => valueCell(m[block][n]?.mean))]);
+      const head = ["method", ...names.map((name) => name.replaceAll("_", " "))];
+      return names.length ? [table(caption, head, rows, { class: `stacked ${block}`, "data-task": task.task })] : [];
     });
     return [el("h3", {}, task.task), ...tables];
   });
   section("repetition", "Repetition", ...parts.flat());
 }
-const words = (name) => name.replaceAll("_", " ");
-const isSummary = (value) => value !== null && typeof value === "object" && "runs" in value && "mean" in value;
-const blocksOf = (method) => Object.keys(method).filter((key) => {
-  const value = method[key];
-  return value !== null && typeof value === "object" && Object.values(value).length && Object.values(value).every(isSummary);
-});
 
 function published() {
   if (!report.published.length) return;
