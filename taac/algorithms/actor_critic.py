@@ -222,7 +222,7 @@ class ActorCriticAlgorithm(Algorithm):
         return self._shared(self.encoder(observation)) if self.actor_encoder is None else self.actor_encoder(observation)
 
     def _shared(self, features: torch.Tensor) -> torch.Tensor:
-        return features if self.actor_trains_encoder else features.detach()
+        return features if self.actor_trains_encoder and learns_policy() else features.detach()
 
     # Critics' values -------------------------------------------------------------------------------------------------
 

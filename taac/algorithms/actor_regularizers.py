@@ -16,7 +16,7 @@ Proposal = Callable[[Nest, Experience], torch.Tensor]
 
 
 class ActorRegularizer:
-    """A loss that is added to the actor's. It trains the actor alone, not an encoder that the actor shares with the critics."""
+    """A loss that is added to the actor's. It trains what that trains: a shared encoder only with `actor_trains_encoder`."""
 
     name = "own"  # of its summary, `loss/regularizer_{name}`
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn as nn
 
 from taac import nest
+from taac.algorithms import trajectories
 from taac.algorithms.actor_critic import trainable
 from taac.algorithms.taac import TaacAlgorithm
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
@@ -87,6 +88,8 @@ class SacHybridAlgorithm(TaacAlgorithm):
         embedded = self.tau_embedding(self.actor_features(time_step.observation), tau_prev)
         logit = self.switch_network(embedded).squeeze(-1)
         switch_loss = nn.functional.binary_cross_entropy_with_logits(logit, b.to(logit.dtype), reduction="none")
+        if (ended := trajectories.has_ended(self.trajectory, tau_prev)) is not None:
+            switch_loss = switch_loss.masked_fill(ended, 0.0)
         return super().cloning_loss(experience) + self.cloned(experience, switch_loss)
 
     def acting_modules(self) -> list[str]:

@@ -310,15 +310,12 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         with gradients_if(learns_policy()):
             q_1 = self.weighted(self._min_q(self.critics, frozen, tau_1))
         ended = trajectories.has_ended(self.trajectory, tau_prev)
-
-        def switch(q_1: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            beta, loss = self.learn_switch(embedded, q_0, self.net_of_price(q_1), switch_state)
-            return beta if ended is None else torch.where(ended.unsqueeze(-1), beta.new_tensor([0.0, 1.0]), beta), loss
-
         proposed = q_1.detach()
         tau_1, compared = self._as_acted(frozen, embedded, tau_prev, tau_1, proposed)
-        beta, switch_loss = switch(compared)
-        beta_hat = beta if compared is proposed else switch(proposed)[0]  # of a_hat, where another action is compared
+        beta, switch_loss = self._choose(embedded, ended, q_0, compared, switch_state)
+        beta_hat = beta  # of a_hat: another one's only where an actor that acts proposes another action
+        if compared is not proposed:
+            beta_hat, _ = self._choose(embedded, ended, q_0, proposed, switch_state)
         b_new = torch.rand_like(beta[..., 1]) < beta[..., 1]
 
         # Actor: gradient -(beta_1 dQ/da_hat) da_hat/dphi + alpha_a dlog pi/dphi
@@ -353,6 +350,15 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             own=ended,
         )
 
+    def _choose(
+        self, embedded: torch.Tensor, ended: torch.Tensor | None, q_0: torch.Tensor, q_1: torch.Tensor, switch_state: Nest
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns beta `[T, B, 2]` and the loss of the switch `[T, B]`: (0, 1) and 0 where the trajectory has `ended`."""
+        beta, loss = self.learn_switch(embedded, q_0, self.net_of_price(q_1), switch_state)
+        if ended is None:
+            return beta, loss
+        return torch.where(ended.unsqueeze(-1), beta.new_tensor([0.0, 1.0]), beta), loss.masked_fill(ended, 0.0)
+
     @staticmethod
     def _undecided(time_step: TimeStep, beta: torch.Tensor, b: torch.Tensor, b_new: torch.Tensor) -> torch.Tensor:
         """Returns beta where the return ends whatever b~ is, else the choice of b~, `[T, B, 2]`."""
@@ -370,13 +376,13 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         }
         if info.own is not None:  # where a switch is forced, its entropy is nobody's choice
             temperature_losses["beta"] = temperature_losses["beta"].masked_fill(info.own, 0.0)
-        own = {
+        summaries = {
             "beta/switch_probability": self.mean_acted(experience, info.beta[..., 1]),
             "beta/entropy": self.mean_acted(experience, beta_entropy),
             "beta/alpha": self.beta_temperature.alpha(),
             "beta/reach_through": _reach_through(experience, info.switch),
         }
-        return self.loss_info(experience, info, target, self.action_temperature, temperature_losses, own)
+        return self.loss_info(experience, info, target, self.action_temperature, temperature_losses, summaries)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """Returns `|tanh(mean(s, tau_prev)) - a_hat|^2` where a new trajectory started, else 0.

@@ -32,7 +32,7 @@ class Td3Algorithm(ActorCriticAlgorithm):
     """Twin delayed deterministic policy gradients (Fujimoto, van Hoof and Meger, arXiv:1802.09477, algorithm 1).
 
     Critics regress on `r + gamma min_i Q'_i(s', clip(mu'(s') + clip(noise, -c, c), -1, 1))`; the actor maximises `Q_1(s, mu(s))`,
-    or the mean of the critics with `combine_critics = 'mean'`.
+    or the mean of the critics with `combine_critics = 'mean'`, which then takes the place of `min_i`, too.
     The delay of actor and target networks is `ActorCriticAlgorithm.policy_delay`; `gin/methods/td3.gin` binds 2, as published.
 
     Args:

@@ -98,7 +98,8 @@ def project(value: ValueDistribution, support: torch.Tensor) -> torch.Tensor:
     """
     count, low = len(support), support[0]
     points = value.points.expand_as(value.probs)
-    place = ((points - low) / (support[1] - low)).clamp(0.0, count - 1.0) + 0.0 * points
+    distance = (support[-1] - low) / (count - 1)  # of two atoms it is rounded, which shifts every projection alike
+    place = ((points - low) / distance).clamp(0.0, count - 1.0) + 0.0 * points
     below = place.floor().clamp(max=count - 2.0)
     to_upper = value.probs * (place - below)
     index = below.nan_to_num(0.0).to(torch.int64)
@@ -120,7 +121,7 @@ def spread(target: torch.Tensor, support: torch.Tensor, sigma: float) -> torch.T
 
     Source: Farebrother et al. (arXiv:2403.03950), section 3.1.
     """
-    half = (support[1] - support[0]) / 2
+    half = (support[-1] - support[0]) / (2 * (len(support) - 1))
     edges = torch.cat([support - half, support[-1:] + half])
     target = target.clamp(support[0], support[-1]) + 0.0 * target
     cumulative = torch.erf((edges - target.unsqueeze(-1)) / (sigma * 2**0.5))

@@ -14,6 +14,7 @@ from taac.algorithms import SacAlgorithm, TaacAlgorithm
 from taac.algorithms.actor_regularizers import CAPS, L2C2
 from taac.algorithms.chunks import ChunkTrajectory, make_chunk
 from taac.algorithms.sac_chunk import SacChunkAlgorithm
+from taac.algorithms.sac_hybrid import SacHybridAlgorithm
 from taac.algorithms.td_losses import OneStepTDLoss
 from taac.algorithms.temperature import Temperature
 from taac.algorithms.trajectories import follow, part_sizes
@@ -406,6 +407,16 @@ def rolled_out(algorithm, kinds):
         infos.append(step.info)
     info = nest.map_structure(lambda *leaves: torch.stack(leaves), *infos)
     return Experience(frames._replace(prev_action=torch.stack(actions)), info)
+
+
+def test_a_learnt_switch_learns_nothing_where_it_is_forced():
+    """Chunks of one action end at every frame: going on has no value there, and nobody can choose it."""
+    torch.manual_seed(0)
+    algorithm = SacHybridAlgorithm(SPEC, ACTION, trajectory=ChunkTrajectory(1))
+    experience = rolled_out(algorithm, [FIRST, MID, MID, LAST])
+    switch = list(algorithm.switch_network.parameters())
+    for loss in (algorithm.train_step(experience).actor_loss, algorithm.cloning_loss(experience)):
+        assert all(not gradient.any() for gradient in torch.autograd.grad(loss.sum(), switch, materialize_grads=True))
 
 
 @pytest.mark.parametrize("critics", [CriticEnsemble, PrefixCritics])

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from taac import configuration, nest
+from taac.algorithms.algorithm import policy_held
 from taac.errors import TaacError
 from taac.learning.learner import Learner
 from taac.ops.schedules import LinearSchedule
@@ -148,6 +149,21 @@ def test_the_actor_may_train_the_critics_encoder(method):
         assert ours.any() and theirs.any()
         torch.testing.assert_close(both, ours + theirs)
     assert all(map(torch.equal, cloned, torch.autograd.grad(cloning, shared)))
+
+
+@pytest.mark.parametrize("method", ["sac", "sdar", "sac_value", "sac_discrete"])
+def test_an_actor_that_is_held_trains_no_encoder(method):
+    """Of the critics' loss alone is the encoder's gradient then, and the actor's loss has none on it."""
+    encoders = [f"{of(method)}.encoder_ctor = @LinearEncoder", f"{of(method)}.actor_trains_encoder = True"]
+    small = ["num_envs = 2", "hidden_layers = (8,)", "initial_collect_steps = 40"]
+    trainer = build(*small, *encoders, *fitting(method), method=method)
+    experience, algorithm = experience_of(trainer), trainer.agent.algorithm
+    with policy_held():
+        info = algorithm.train_step(experience)
+    trainer.close()
+    shared = list(algorithm.encoder.parameters())
+    loss = info.actor_loss.mean()
+    assert not loss.requires_grad or torch.autograd.grad(loss, shared, allow_unused=True) == (None,) * len(shared)
 
 
 @pytest.mark.parametrize(

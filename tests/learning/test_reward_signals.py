@@ -246,8 +246,8 @@ def test_without_signals_and_cloning_an_update_is_the_algorithms_alone():
     assert_same_parameters(first, second)
 
 
-def test_a_monitor_leaves_the_statistics_of_rewards_alone(demonstrations):
-    trainer = build(binding(demonstrations), SIGNALS, "create_agent.normalize_rewards = True", method="sqil_sac")
+def test_a_monitor_leaves_statistics_alone(demonstrations):
+    trainer = build(binding(demonstrations), SIGNALS, "create_agent.normalize_observations = True", method="sqil_sac")
     trained(trainer, 2)
     before = clones(trainer.agent)
     trainer.reporter.monitor(trainer.agent, trainer.replay, 8, 2)

@@ -53,6 +53,17 @@ def test_a_projection_keeps_the_mean_inside_and_atoms_as_they_are():
     assert project(both_ends, SUPPORT).tolist() == [[0.25, *[0.0] * 9, 0.75]]
 
 
+@pytest.mark.parametrize("low, high, count, point", [(-5.0, 5.0, 101, 4.0), (-10.0, 10.0, 1001, 9.5)])
+def test_in_float32_a_projection_does_not_move_values(low, high, count, point):
+    """What it moves, bootstrapping multiplies by 1 / (1 - gamma)."""
+    support = torch.linspace(low, high, count)
+    value = ValueDistribution(torch.full((1,), point), torch.ones(1))
+    for sigma in (None, 0.75 * (high - low) / (count - 1)):
+        probs = project(value, support) if sigma is None else spread(value.points[0], support, sigma)
+        mean = (probs.double() * torch.linspace(low, high, count, dtype=torch.float64)).sum().item()
+        assert mean == pytest.approx(point, abs=3e-6)
+
+
 def test_a_number_is_spread_over_the_bins_and_with_a_narrow_normal_is_two_hot_on_an_atom():
     target = torch.tensor([-2.0, 0.5, 1.1, 7.0], dtype=torch.float64)
     found, sigma = spread(target, SUPPORT, 0.4), 0.4
