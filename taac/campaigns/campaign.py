@@ -63,7 +63,7 @@ class Campaign:
         self._running: list[Run] = []
         self._failed: dict[Run, str] = {}
         self._attempts = dict.fromkeys(self._all, 0)
-        self._time_left, self._recorded = TimeLeft(), ""
+        self._time_left, self._recorded, self._warned = TimeLeft(), "", False
         self._others: list[dict[str, Any]] = []  # entries of the record that are of other runs
 
     def run(self, tell: Callable[[State], None]) -> State:
@@ -119,16 +119,26 @@ class Campaign:
         told = json.dumps(runs)
         if told == self._recorded:
             return
-        self._record.parent.mkdir(parents=True, exist_ok=True)
-        with durable.locked(self._record.with_name(f".{self._record.name}.lock")):  # another campaign may write here, too
+        try:
+            self._replace_record(self._record, runs)
+        except OSError as error:
+            if not self._recorded:  # before any run
+                raise
+            if not self._warned:  # the runs go on, and the next round tries again
+                print(f"warning: {self._record} cannot be written: {error}", file=sys.stderr)
+            self._warned = True
+        else:
+            self._recorded = told
+
+    def _replace_record(self, file: Path, runs: list[dict[str, Any]]) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with durable.locked(file.with_name(f".{file.name}.lock")):  # another campaign may write here, too
             with contextlib.suppress(OSError, files.Damaged):  # what is there now is replaced
-                self._others = _others(files.read_json(self._record, files.MAX_JSON_BYTES), self._all)
+                self._others = _others(files.read_json(file, files.MAX_JSON_BYTES), self._all)
             every = [*self._others, *runs]
             counts = {name: [entry["status"] for entry in every].count(name) for name in STATUSES}
             updated = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-            record = json.dumps({"updated": updated, **counts, "runs": every}, indent=1) + "\n"
-            durable.write(self._record, record.encode())
-        self._recorded = told
+            durable.write(file, (json.dumps({"updated": updated, **counts, "runs": every}, indent=1) + "\n").encode())
 
 
 def _others(content: Any, runs: Sequence[Run]) -> list[dict[str, Any]]:

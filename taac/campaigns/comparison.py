@@ -30,7 +30,7 @@ class Comparison:
     Args:
         methods: names of files in `gin/methods`, or .gin files; with files to add after a "+", such as "taac+flash".
         tasks: environment ids, names of files in `gin/tasks`, or .gin files. An environment has the settings of the task file
-            that names it, or else of simple control.
+            that names it, or else of `gin/tasks/default.gin`.
         seeds, first_seed: the seeds are `first_seed`, ..., `first_seed + seeds - 1`; or `seeds` lists them.
         task_params: bindings for the runs on one task, such as `{'Pendulum-v1': ('gamma = 0.98',)}`.
         method_params: bindings for the runs of one method. They override those of the task.
@@ -123,7 +123,9 @@ def list_seeds(seeds: int | Sequence[int], first: int, default: int = 0) -> tupl
     """
     if not isinstance(seeds, int) and first != default:
         raise TaacError(f"seeds are listed, so first_seed has no meaning, got {first}: leave it out")
-    found = tuple(dict.fromkeys(range(first, first + seeds) if isinstance(seeds, int) else seeds))
+    found = tuple(range(first, first + seeds) if isinstance(seeds, int) else seeds)
+    if twice := {seed for seed in found if found.count(seed) > 1}:
+        raise TaacError(f"seeds must differ, got {min(twice)} {found.count(min(twice))} times")
     if not found or min(found) < 0:
         begun = f" from first_seed {first}" if isinstance(seeds, int) else ""
         raise TaacError(f"seeds must be 0 or more, and at least one, got {seeds}{begun}")

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-
-import torch
+from typing import Any
 
 from taac import configuration
 from taac.campaigns.run import Run
-from taac.configuration import RunRequest
-from taac.environments.create import create_environment
+from taac.configuration import RunRequest, gin_state
+from taac.configuration.config import Config
 from taac.errors import TaacError
 from taac.runs import layout
-from taac.training.experiment import create_agent, create_experiment
+from taac.training.experiment import create_experiment
 
 REPLAY_LENGTH = 1000  # at most: a buffer of full length may need all memory, and a minute to be cleared
+ELSEWHERE = {  # what depends on a machine
+    "create_experiment.device": "cpu", "create_experiment.replay_device": None, "create_agent.compile": False,
+    "Learner.matmul": "auto",
+}  # fmt: skip
 
 
 def check_buildable(request: RunRequest, here: bool) -> None:
     """Builds an experiment as `taac train` does, with a short replay buffer, and releases it.
 
-    If it will not run `here`, on this machine, only the environment and the agent are built, on the CPU, because the other
-    machine may have other devices. What `taac train` would say is raised after the names of the method and the task.
+    If it will not run `here`, on this machine, it is built on the CPU and uncompiled, because the other machine may have other
+    devices. What `taac train` would say is raised after the names of the method and the task.
     """
     try:
-        loaded = _cheaper(request).load()
-        with contextlib.ExitStack() as opened:
-            if not here:
-                environment = configuration.build(lambda: create_environment(num_envs=1))
-                opened.callback(environment.close)
-                configuration.build(lambda: create_agent(environment, torch.device("cpu")))
-                return
-            opened.callback(configuration.build(create_experiment).close)
+        loaded = request.load()
+        gin_state.override(_cheaper(loaded, here))
+        with contextlib.closing(configuration.build(create_experiment)):
             loaded.check_used()
     except TaacError as error:
         raise TaacError(f"{request.method} on {request.task}: {error}") from error
@@ -45,11 +43,13 @@ def check_new(runs: Sequence[Run], here: bool) -> None:
         check_buildable(request, here)
 
 
-def _cheaper(request: RunRequest) -> RunRequest:
-    """Returns the experiment without processes for environments, and with a short replay buffer unless demonstrations fill it."""
-    loaded = request.load()
-    params = [*request.gin_params, "create_environment.asynchronous = False"]
+def _cheaper(loaded: Config, here: bool) -> dict[str, Any]:
+    """Returns the settings with which an experiment is only tried.
+
+    It has no processes for environments, and a short replay buffer unless demonstrations fill it.
+    """
+    params: dict[str, Any] = {"create_environment.asynchronous": False, **({} if here else ELSEWHERE)}
     length = loaded.bound("ReplayBuffer.length")
     if isinstance(length, int) and length > REPLAY_LENGTH and loaded.bound("create_experiment.demonstrations") is None:
-        params.append(f"ReplayBuffer.length = {REPLAY_LENGTH}")
-    return request._replace(gin_params=tuple(params))
+        params["ReplayBuffer.length"] = REPLAY_LENGTH
+    return params

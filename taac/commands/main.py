@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import io
 import os
 import sys
 import warnings
@@ -47,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     same command resumes, and 130 for Ctrl-C in any other command.
     """
     open_closed_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":  # it cannot show every name
+            stream.reconfigure(errors="backslashreplace")
     with (
         contextlib.redirect_stdout(BrokenPipeTolerant(sys.stdout)),
         contextlib.redirect_stderr(BrokenPipeTolerant(sys.stderr)),
@@ -118,7 +122,8 @@ def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
     plain = warnings.formatwarning  # matplotlib quotes characters of a stranger's names in warnings
     warnings.formatwarning = lambda *about, **more: printable(plain(*about, **more))
     if name in MAY_IMPORT or ("trust" in flags.FLAGS and flags.FLAGS.trust):
-        sys.path.append(os.getcwd())  # for a gin file's `import my_module`
+        with contextlib.suppress(FileNotFoundError):  # the working directory may be gone
+            sys.path.append(os.getcwd())  # for a gin file's `import my_module`
     elif name != "list":
         import_elsewhere("matplotlib")
     return _attempt(name, run)

@@ -151,6 +151,8 @@ class Config:
         return {n: self.resolve(macros[n])[1] if n in macros and n in used else None for n in TASK_MACROS}
 
     def _check_macros(self, used: set[str]) -> None:
+        of_compare = [b for b in self.bindings.values() if b.selector.startswith(OF_COMPARE)]
+        used = used.union(*(filter(None, map(gin_state.macro_of, gin_state.references(b.value))) for b in of_compare))
         for b in self.bindings.values():
             if b.is_macro and b.scope not in used and b.scope not in TASK_MACROS:
                 known = sorted({*used, *TASK_MACROS})

@@ -182,6 +182,13 @@ def install(values: Iterable[tuple[tuple[str, str, str], Any]]) -> None:
     gin.finalize()
 
 
+def override(values: Mapping[str, Any]) -> None:
+    """Binds parameters such as "create_environment.num_envs" anew, after `install`."""
+    with gin.unlock_config():
+        for name, value in values.items():
+            gin.bind_parameter(name, value)
+
+
 def bound() -> Mapping[tuple[str, str], Mapping[str, Any]]:
     """Returns (scope, full name) -> parameter -> value, of all that is bound."""
     return gin_config._CONFIG

@@ -119,7 +119,10 @@ def _read_settings(settings: Sequence[Setting], macros: Collection[str]) -> list
     found: dict[tuple[str, str, str], Setting] = {}
     bindings = []
     for setting in settings:
-        (binding,) = _parse(plain_words.to_gin(setting, macros), setting.flag, None, ())
+        parsed = _parse(plain_words.to_gin(setting, macros), setting.flag, None, ())
+        if len(parsed) != 1:
+            raise TaacError(f"{setting} must be one setting, NAME=VALUE; give each by itself")
+        (binding,) = parsed
         if (other := found.setdefault(binding.key, setting)) is not setting:
             raise TaacError(f"{other} and {setting} set the same, {binding.parameter}; give one of them")
         bindings.append(binding)

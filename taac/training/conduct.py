@@ -102,15 +102,19 @@ def conduct(
                 check_count(folder, trainer.ranks)
             if status in ("unfinished", "shorter", "other") and folder.has_checkpoints():
                 if status == "shorter":
-                    _extend(trainer, folder, operative, tell)
+                    _extend(trainer, folder, operative, tell, forget_replay)
                 elif status == "other":
-                    _change(trainer, folder, operative, tell)
+                    _check_changes(trainer, folder, operative)  # it may have finished meanwhile
+                    _change(trainer, folder, operative, tell, forget_replay)
                 else:
                     trainer.resume(folder, forget_replay=forget_replay)
                 _resume(trainer, loaded, folder, operative, about or {}, forget_replay)
                 tell(f"resuming {folder.path} at {trainer.env_steps} environment steps")
+                if forget_replay:
+                    tell("note: to go on after an interruption, leave --forget_replay out: it would forget the new frames, too")
             else:
                 if status == "unfinished":  # killed before its first checkpoint; "auto" might choose differently now
+                    tell(f"{folder.path} has no checkpoint: the run begins again")
                     begun = folder.read_run()
                     trainer.learner.keep(begun.get("compiled"), begun.get("products"))
                 _begin(trainer, loaded, folder, operative, about or {})
@@ -178,10 +182,12 @@ def _begin(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str, 
     _note_own(folder, loaded, operative)
 
 
-def _extend(trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[[str], None]) -> None:
+def _extend(
+    trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[[str], None], forget_replay: bool = False
+) -> None:
     extension.refuse_ratio(operative)
     decided = trainer.agent.compiled
-    trainer.resume(folder)
+    trainer.resume(folder, forget_replay=forget_replay)
     if decided != trainer.agent.compiled:
         tell("note: the shorter run was not compiled, so this one goes on uncompiled and is rounded differently from a new one")
     folder.extend(operative, trainer.env_steps)
@@ -237,8 +243,10 @@ def _is(reference: str, kind: type) -> bool:
     return isinstance(found, type) and issubclass(found, kind) and any(c.__module__.startswith(_PLACES) for c in found.__mro__)
 
 
-def _change(trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[[str], None]) -> None:
-    trainer.resume(folder, operative)
+def _change(
+    trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[[str], None], forget_replay: bool = False
+) -> None:
+    trainer.resume(folder, operative, forget_replay)
     folder.change(operative, trainer.env_steps)
     for line in history.describe_changes({"changed": folder.read_run()["changed"]})[-1:]:
         tell(f"note: {line}")

@@ -18,6 +18,7 @@ from taac.campaigns.campaign import Campaign, State, View
 from taac.campaigns.launchers import Outcome
 from taac.campaigns.run import ATTEMPT, Run
 from taac.errors import TaacError
+from taac.runs import durable
 from tests.campaigns.launched import (
     BREAKS,
     LONG,
@@ -275,3 +276,23 @@ def test_a_view_that_nobody_can_read_any_more_ends_no_campaign(monkeypatch):
     with View() as view:
         for state in states():
             view.show(state)
+
+
+def test_a_record_that_cannot_be_written_for_a_while_stops_no_run(tmp_path, monkeypatch, capsys):
+    """The disk is full while the second run ends; the next round writes what was not."""
+    _, work = campaign(tmp_path, {"a": [0], "b": [0], "c": [0]})
+    write, calls = durable.write, []
+
+    def full(file, data):
+        calls.append(file)
+        if len(calls) in (3, 4):
+            raise OSError(28, "No space left on device")
+        write(file, data)
+
+    monkeypatch.setattr(durable, "write", full)
+    assert len(work.run(lambda state: None).finished) == 3
+    assert [run["status"] for run in record(tmp_path).values()] == ["finished"] * 3
+    assert capsys.readouterr().err.count("cannot be written") == 1
+    monkeypatch.setattr(durable, "write", lambda *_: write(tmp_path / "no" / "where", b""))
+    with pytest.raises(OSError, match="no/where"):
+        campaign(tmp_path / "new", {"a": [0]})[1].run(lambda state: pytest.fail("a run was begun"))

@@ -14,6 +14,7 @@ from taac.campaigns import comparison
 from taac.campaigns.comparison import Comparison
 from taac.campaigns.launchers.slurm import SlurmArray
 from taac.campaigns.run import ATTEMPT, Run
+from taac.checking.trial import check_buildable
 from taac.commands import compare as commands_compare
 from taac.configuration import RunRequest
 from taac.configuration.binding import OF_COMPARE
@@ -345,3 +346,17 @@ def test_compare_refuses_before_anything_is_run(tmp_path, operative):
     code, _, err = compared(tmp_path)
     assert code == 1 and "gamma = 0.9, not 0.99" in err and "Traceback" not in err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_seeds_that_are_given_twice_are_refused():
+    with pytest.raises(TaacError, match="seeds must differ, got 0 2 times"):
+        Comparison(("sac",), ("Pendulum-v1",), seeds=(0, 0, 1))
+
+
+def test_a_comparison_may_use_macros_of_its_own(tmp_path):
+    file = tmp_path / "mine.gin"
+    file.write_text("count = 2\nComparison.seeds = %count\nComparison.methods = ('sac',)\n")
+    check_buildable(RunRequest("Pendulum-v1", "sac", (str(file),)), here=False)
+    file.write_text("count = 2\nother = 3\nComparison.seeds = %count\n")
+    with pytest.raises(TaacError, match="other = 3: nothing uses this macro"):
+        check_buildable(RunRequest("Pendulum-v1", "sac", (str(file),)), here=False)

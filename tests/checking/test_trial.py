@@ -29,8 +29,11 @@ def test_no_buffer_of_full_length_is_made():
     check_buildable(RunRequest("Pendulum-v1", "sac", settings=("replay_length=1000000000000000",)), here=True)
 
 
-def test_settings_that_nothing_uses_and_missing_demonstrations_are_refused():
+@pytest.mark.parametrize("here", [True, False])
+def test_settings_that_nothing_uses_and_missing_demonstrations_are_refused(here):
     with pytest.raises(TaacError, match="nothing in this experiment uses"):
-        check_buildable(RunRequest("Pendulum-v1", "sac", settings=("max_repeat_steps=3",)), here=True)
+        check_buildable(RunRequest("Pendulum-v1", "sac", settings=("max_repeat_steps=3",)), here)
     with pytest.raises(TaacError, match="learns from demonstrations"):
-        check_buildable(RunRequest("Pendulum-v1", "sqil_sac"), here=True)
+        check_buildable(RunRequest("Pendulum-v1", "sqil_sac"), here)
+    with pytest.raises(TaacError, match="initial_collect_steps"):
+        check_buildable(RunRequest("Pendulum-v1", "sac", settings=("num_env_steps=500", "initial_collect_steps=1000")), here)

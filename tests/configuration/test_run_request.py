@@ -74,6 +74,7 @@ def test_references_in_plain_words(text, names):
         ("gamma=", ["NAME=VALUE"]),
         ("ga mma=1", ["'ga mma' is no name"]),
         ("gamma\nbatch_size=1", ["is no name"]),
+        ("hidden_layers=(64,)\ngamma=0.5", ["must be one setting", "NAME=VALUE"]),
         ("Lerner.epsilon=1", ["--set", "did you mean 'Learner'"]),
         ("Learner.epsilom=1", ["--set", "did you mean 'epsilon'"]),
         ("environment=1", ["no parameter named 'environment'"]),  # the caller supplies it

@@ -89,6 +89,16 @@ def test_a_run_without_a_checkpoint_is_begun_again_as_it_was_and_not_extended(tm
         conducted(folder, extend=True)
 
 
+def test_the_replay_buffer_is_forgotten_by_a_run_that_is_made_longer_or_changed_too(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(conduct.extension, "refuse_ratio", lambda operative: None)
+    for go_on in (conduct._extend, conduct._change):
+        trainer = SimpleNamespace(agent=SimpleNamespace(compiled=False), resume=lambda *a, **k: asked.append((a, k)) or stops())
+        with pytest.raises(Stop):
+            go_on(trainer, RunFolder(tmp_path), "x", lambda text: None, True)
+    assert [True in a or k.get("forget_replay") for a, k in asked] == [True, True]
+
+
 def test_a_run_that_another_process_finishes_meanwhile_is_left_alone(tmp_path, monkeypatch):
     folder = begun(tmp_path)
 
