@@ -72,7 +72,7 @@ def test_an_error_while_reading_names_the_file(tmp_path, monkeypatch):
     fails = SimpleNamespace(read=lambda most=-1: os.read(-1, 1), seek=lambda at: None, fileno=lambda: 0)
     monkeypatch.setattr(files, "open_file", lambda path, flags: 0)
     monkeypatch.setattr(files.os, "fdopen", lambda descriptor, mode: contextlib.nullcontext(fails))
-    for act in (files.read_bytes, lambda path: files.read_end(path, 9)):
+    for act in (files.read_bytes, lambda path: files.read_end(path, 9), lambda path: files.digest_of_file(path, 9)):
         with pytest.raises(OSError, match=f"{tmp_path / 'f'}'$"):
             act(tmp_path / "f")
 
@@ -157,6 +157,12 @@ def test_parts_of_files(tmp_path):
     (tmp_path / "f").write_bytes(data)
     for most in (1, 999, 1000, 1001):
         assert files.read_end(tmp_path / "f", most) == data[-most:]
+        part = data[:most]
+        assert files.digest_of_file(tmp_path / "f", most) == (len(part), files.digest(part))
+    assert files.digest_of_file(tmp_path / "f", -1) == files.digest_of_file(tmp_path / "f", 0) == (0, files.digest(b""))
+    begun = {}
+    for most in (10, 10, 999, 5, 2000):  # each call continues, or begins anew where less is asked for
+        assert files.digest_of_file(tmp_path / "f", most, begun) == (min(most, 1000), files.digest(data[:most]))
     with pytest.raises(Damaged, match="f has 1000 bytes, expected at most 999"):
         files.read_text(tmp_path / "f", most=999)
 
