@@ -147,7 +147,10 @@ def test_a_killed_compiled_run_ends_as_the_run_that_was_never_killed(method, tmp
     [
         (
             "sac",
-            ["create_experiment.demonstrations_ctor = @SqilReplay", PRIORITIZED, "Reporter.monitor = @SqilMonitor()"],
+            [
+                "create_experiment.demonstrations_ctor = @SqilReplay", PRIORITIZED, "Reporter.monitor = @SqilMonitor()",
+                "create_agent.normalize_rewards = False",
+            ],
         ),
         ("sac", ["create_experiment.demonstrations_ctor = @kept_apart", "create_agent.reward_signals = (@GAIL,)"]),
         ("taac", ["Learner.cloning = @Cloning()", "Cloning.pretraining_updates = 1", "Cloning.initial_weight = 1.0"]),

@@ -122,6 +122,7 @@ def campaign(request, tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("campaign", [METHODS], ids=["all"], indirect=True)
 def test_every_method_has_the_same_tags(campaign):
     assert set(campaign.runs.Runs()) == set(campaign.methods)
     common = campaign.tags("sac")
