@@ -33,7 +33,8 @@ class Comparison:
             that names it, or else of `gin/tasks/default.gin`.
         seeds, first_seed: the seeds are `first_seed`, ..., `first_seed + seeds - 1`; or `seeds` lists them.
         task_params: bindings for the runs on one task, such as `{'Pendulum-v1': ('gamma = 0.98',)}`.
-        method_params: bindings for the runs of one method. They override those of the task.
+        method_params: bindings for the runs of one method. They override those of the task. Both are known by the name as it is
+            given, and by that of the file: 'taac' is also 'gin/methods/taac.gin', but not 'taac+flash'.
     """
 
     def __init__(
@@ -50,8 +51,12 @@ class Comparison:
         self.task_params, self.method_params = dict(task_params or {}), dict(method_params or {})
 
     def request(self, task: str, method: str, seed: int, common: RunRequest) -> RunRequest:
-        params = (*self.task_params.get(task, ()), *self.method_params.get(method, ()), *common.gin_params)
-        return common._replace(task=task, method=method, seed=seed, gin_params=params)
+        asked = common._replace(task=task, method=method, seed=seed)
+        params = (
+            *(p for name in dict.fromkeys((asked.task_name, task)) for p in self.task_params.get(str(name), ())),
+            *(p for name in dict.fromkeys((asked.method_name, method)) for p in self.method_params.get(str(name), ())),
+        )
+        return asked._replace(gin_params=(*params, *common.gin_params))
 
     def check(self, bound: Comparison, common: RunRequest = NOTHING) -> None:
         """Checks everything before any run begins. Reads the configuration of every method on every task.
@@ -65,8 +70,9 @@ class Comparison:
         for name, given, example in (("methods", self.methods, "sac,taac"), ("tasks", self.tasks, "Pendulum-v1")):
             if not given:
                 raise TaacError(f"--{name} is missing, and no --gin_file binds Comparison.{name}: for example {example}")
-        _check_known("task", self.task_params, {*bound.tasks, *self.tasks})
-        _check_known("method", self.method_params, {*bound.methods, *self.methods})
+        tasks, methods = (*bound.tasks, *self.tasks), (*bound.methods, *self.methods)
+        _check_known("task", self.task_params, {*tasks, *(str(RunRequest(task).task_name) for task in tasks)})
+        _check_known("method", self.method_params, {*methods, *(str(RunRequest(None, m).method_name) for m in methods)})
         for method in self.methods:
             for task in self.tasks:
                 loaded = self.request(task, method, self.seeds[0], common).load()

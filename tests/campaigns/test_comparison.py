@@ -360,3 +360,11 @@ def test_a_comparison_may_use_macros_of_its_own(tmp_path):
     file.write_text("count = 2\nother = 3\nComparison.seeds = %count\n")
     with pytest.raises(TaacError, match="other = 3: nothing uses this macro"):
         check_buildable(RunRequest("Pendulum-v1", "sac", (str(file),)), here=False)
+
+
+def test_settings_of_a_method_hold_however_its_file_is_named():
+    made = Comparison(
+        ("gin/methods/taac.gin", "taac+layer_norm"), ("Pendulum-v1",), method_params={"taac": ("gamma = 0.9",)},
+    )  # fmt: skip
+    made.check(made)
+    assert [made.request("Pendulum-v1", method, 0, RunRequest()).gin_params for method in made.methods] == [("gamma = 0.9",), ()]
