@@ -136,6 +136,8 @@ def compare(
         bound = configuration.build(Comparison)
         task_params = {**bound.task_params, **{name: (*bound.task_params.get(name, ()), *own[name]) for name in own if own[name]}}
         names = (methods,) if isinstance(methods, str) else tuple(methods)
+        if not all(isinstance(name, str) for name in names):
+            raise TaacError(f"methods must be names, such as ['sac', 'taac'], or .gin files, got {methods!r:.200}")
         comparison = configuration.build(lambda: Comparison(names, tuple(own), task_params=task_params, **given))
         comparison.check(bound, common)
         runs = comparison.plan(root_dir, common, extend)

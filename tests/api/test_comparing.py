@@ -66,6 +66,7 @@ def test_objects_are_compared_by_name_with_their_arguments(tmp_path, capsys):
         ({"environments": Counter()}, "python/Counter is known to this program only.*'module:Class'"),
         ({"environments": []}, "tasks is missing"),
         ({"methods": []}, "methods is missing"),
+        ({"methods": ["sac", 1]}, r"methods must be names, such as \['sac', 'taac'\], or .gin files, got \['sac', 1\]"),
         ({"methods": ["sac", "tac"]}, "there is no method 'tac'"),
         ({"seeds": 0}, "at least one, got 0"),
         ({"jobs": -1}, "jobs must be an integer, 0 or more"), ({"jobs": None}, "jobs must be an integer, 0 or more, got None"),
