@@ -40,7 +40,7 @@ class Windows(NamedTuple):
 
     experience: Experience  # [2, B]; prev_action[1] is `[B, h A + 1]`, actions and how many there are
     bootstrap: Bootstrap  # [1, B] each, the return from the first frame to the second; `frame` is 1
-    count: torch.Tensor  # [B] int64, how many actions are in the chunk, 1 to h
+    num_actions: torch.Tensor  # [B] int64, 1 to h
     prefixes: PrefixTargets | None = None  # [1, B, h], targets of critics that learn every prefix
 
 
@@ -178,7 +178,7 @@ class SacChunkAlgorithm(SacAlgorithm):
     def train_step(self, experience: Experience) -> TrainInfo:
         windows = self.windows(experience)
         info = super().train_step(windows.experience)
-        whole = None if self.keep_cut_windows else (windows.count == self.length).unsqueeze(0)
+        whole = None if self.keep_cut_windows else (windows.num_actions == self.length).unsqueeze(0)
         prefixes = self._prefix_targets(experience) if self.learns_prefixes else None
         return info._replace(own=windows._replace(prefixes=prefixes), regressed=whole)
 
@@ -256,8 +256,8 @@ class SacChunkAlgorithm(SacAlgorithm):
 
     def _taken(self, windows: Windows) -> torch.Tensor:
         """Returns which numbers of chunks are of actions that were taken before the episode ended, `[B, h A]` bool."""
-        place = torch.arange(self.action_size, device=windows.count.device) // self.step_size
-        return place < windows.count.unsqueeze(-1)
+        place = torch.arange(self.action_size, device=windows.num_actions.device) // self.step_size
+        return place < windows.num_actions.unsqueeze(-1)
 
     def acting_modules(self) -> list[str]:
         return [*super().acting_modules(), *(["encoder", "critics"] if self.best_of is not None else [])]

@@ -158,12 +158,12 @@ def test_a_window_by_hand(kinds, discount, actions, reward, product):
     experience = segment(kinds, discount)
     windows = sac().windows(experience)
     step = windows.experience.time_step
-    assert windows.count.tolist() == [actions]
+    assert windows.num_actions.tolist() == [actions]
     assert windows.bootstrap.reward.item() == pytest.approx(reward)
     assert windows.bootstrap.discount.item() == pytest.approx(product)
     assert torch.equal(step.observation, experience.time_step.observation[[0, actions]])
     assert step.step_type[:, 0].tolist() == [kinds[0], kinds[actions]]
-    chunk = make_chunk(step.prev_action[1, :, :-1], windows.count, 3)
+    chunk = make_chunk(step.prev_action[1, :, :-1], windows.num_actions, 3)
     executed = experience.time_step.prev_action[1 : actions + 1, 0]
     assert torch.equal(torch.cat([chunk.a, chunk.rest], -1)[0, : 2 * actions], executed.flatten())
     assert not torch.cat([chunk.a, chunk.rest], -1)[0, 2 * actions :].any()
