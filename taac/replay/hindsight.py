@@ -52,6 +52,10 @@ class HindsightReplayBuffer(ReplayBuffer):
         strategy: how a goal is drawn.
         probability: of a new goal, for each segment; in [0, 1]. With 0, batches are those of `ReplayBuffer` to the bit.
         max_steps: truncates a segment that has a new goal this many frames after the first that is learnt from; None does not.
+        skip_achieved: leaves a segment its own goal where the drawn one is achieved already at the first frame that is learnt
+            from: `compute_reward(achieved_t, goal) >= compute_reward(goal, goal)`. If goals are places of an object that is
+            seldom moved, most drawn ones are the place where it lies, and teach not to touch it (filtered HER, McCarthy and
+            Redmond, arXiv:2110.02414).
         buffer_arguments: the other arguments of `ReplayBuffer`; gin binds them there.
 
     Raises:
@@ -69,6 +73,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         strategy: Strategy = "future",
         probability: float = 0.8,
         max_steps: int | None = None,
+        skip_achieved: bool = False,
         **buffer_arguments: Any,
     ):
         if compute_reward is None:
@@ -85,7 +90,7 @@ class HindsightReplayBuffer(ReplayBuffer):
             raise TaacError(f"HindsightReplayBuffer.max_steps must be 1 or more, or None, got {max_steps}")
         super().__init__(experience_spec, num_envs, **buffer_arguments)
         self._compute_reward, self._compute_terminated = compute_reward, compute_terminated
-        self.strategy, self.probability, self.max_steps = strategy, probability, max_steps
+        self.strategy, self.probability, self.max_steps, self.skip_achieved = strategy, probability, max_steps, skip_achieved
         self._batches = self._seldom = self._seldom_wrong = self._ends = self._ends_wrong = 0  # what was checked
         desired = experience_spec.time_step.observation["desired_goal"]
         try:
@@ -110,8 +115,10 @@ class HindsightReplayBuffer(ReplayBuffer):
         self._batches += 1
         if self._batches <= CHECKED or (self._seldom < _SELDOM and self._batches % 10 == 0):
             self._check(time_step, (frame <= end) & (frame > begin))
-        at = self._achieved_at(begin, learnt, end)
-        goal = self.read(environment, at, lambda frames: frames.time_step.observation["achieved_goal"])  # [B', G]
+        goal = self._achieved_goal(environment, self._achieved_at(begin, learnt, end))
+        if self.skip_achieved:
+            achieved = self._achieved_goal(environment, torch.minimum(learnt, end))
+            drawn &= self._rewards(achieved, goal) < self._rewards(goal, goal)
         return batch._replace(
             experience=batch.experience._replace(
                 time_step=self._relabelled(time_step, goal, drawn & (frame <= end), frame > learnt)
@@ -125,6 +132,10 @@ class HindsightReplayBuffer(ReplayBuffer):
         least = (learnt if self.strategy == "future" else begin) + 1
         uniform = torch.rand(end.shape, device=self.device, dtype=torch.float64)
         return torch.minimum(least + (uniform * (end - least + 1)).long(), end)
+
+    def _achieved_goal(self, environment: torch.Tensor, frame: torch.Tensor) -> torch.Tensor:
+        """Returns what was achieved at stored frames of the environments `[B']`, `[B', G]`."""
+        return self.read(environment, frame, lambda frames: frames.time_step.observation["achieved_goal"])
 
     def _relabelled(self, time_step: TimeStep, goal: torch.Tensor, new: torch.Tensor, later: torch.Tensor) -> TimeStep:
         """Returns the frames `[T, B']` with the goal `[B', G]` where it is `new`. `later`: after the first to learn from."""

@@ -426,3 +426,21 @@ def test_the_newest_episode_that_has_ended():
     replay = chains(buffer(1, 20, ReplayBuffer), [4], 8)
     found = replay.newest_episode(0)
     assert found is not None and found.time_step.observation["observation"][:, 0, 1].tolist() == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_goals_that_are_achieved_already_are_skipped(skip):
+    """What is achieved moves from 0 to 1 at frame 3 of 6, and the episode ends with 1: from frame 3 on, nothing is to be done."""
+    replay = buffer(1, 60, strategy="final", probability=1.0, skip_achieved=skip)
+    for n in range(60):
+        place = n % 6
+        replay.add(frame([FIRST if place == 0 else LAST if place == 5 else MID], [n], [-1.0], achieved=[float(place >= 3)]))
+    torch.manual_seed(0)
+    batch = replay.sample_batch(256, 3)
+    place = batch.experience.time_step.observation["observation"][0, :, 1].long() % 6
+    goal = batch.experience.time_step.observation["desired_goal"][0, :, 0]
+    new = place < (3 if skip else 5)
+    assert set(place.tolist()) == {*range(6)} and torch.equal(goal == 1.0, new) and (goal[~new] == -1.0).all()
+    reward = batch.experience.time_step.reward[1]
+    inside = place < 5
+    assert torch.equal(reward[inside] == 0.0, (new & (place >= 2))[inside])
