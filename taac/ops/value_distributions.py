@@ -121,7 +121,7 @@ def spread(target: torch.Tensor, support: torch.Tensor, sigma: float) -> torch.T
 
     Source: Farebrother et al. (arXiv:2403.03950), section 3.1.
     """
-    half = (support[-1] - support[0]) / (2 * (len(support) - 1))
+    half = (support[1] - support[0]) / 2
     edges = torch.cat([support - half, support[-1:] + half])
     target = target.clamp(support[0], support[-1]) + 0.0 * target
     cumulative = torch.erf((edges - target.unsqueeze(-1)) / (sigma * 2**0.5))

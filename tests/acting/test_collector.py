@@ -175,7 +175,10 @@ def test_an_episode_that_ended_before_a_failed_step_is_reported(ends, monkeypatc
         collector.step()
     monkeypatch.setattr(collector.environment, "step", step)
     monkeypatch.setattr(collector.environment, "restart", lambda failure: None)
+    add, reported, recorder = collector._recorder.add, [], collector._recorder
+    monkeypatch.setattr(recorder, "add", lambda *given, **more: reported.append(more) or add(*given, **more))
     collector.restart(failure) if ends == "restart" else collector.give_up()
+    assert reported[0]["episode_info"] is collector.environment.episode_info
     assert [(e.ret.item(), e.length, e.decisions) for e in collector.ended] == [(3, 2, 1)]
     assert (collector.env_steps, collector.decisions, collector.episodes) == (4, 2, 1)
     collector.give_up()

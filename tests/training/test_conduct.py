@@ -32,15 +32,15 @@ def begun(path, **about):
     return folder
 
 
-def conducted(folder, extend=False, keep=stops, begin=stops):
+def conducted(folder, extend=False, keep=stops, begin=stops, tell=lambda text: None, asked="x", change=False):
     """Until the stand-in is asked for what it does not have."""
     trainer = SimpleNamespace(
         begin=begin, learner=SimpleNamespace(keep=keep), ranks=SimpleNamespace(first=True, count=1), forget_replay=False,
         parallel=SimpleNamespace(leading=contextlib.nullcontext, alone=True),
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(configuration, "operative_config", lambda: "x")
-        return conduct.conduct(trainer, None, folder, None, extend, tell=lambda text: None)
+        patch.setattr(configuration, "operative_config", lambda: asked)
+        return conduct.conduct(trainer, None, folder, None, extend, tell=tell, change=change)
 
 
 def test_the_folder_of_a_run_for_which_none_is_given():
@@ -81,10 +81,10 @@ def test_what_cannot_be_loaded_is_refused_before_the_folder_exists(tmp_path):
 
 
 def test_a_run_without_a_checkpoint_is_begun_again_as_it_was_and_not_extended(tmp_path):
-    folder, kept = begun(tmp_path, compiled=True, products="plain"), []
+    folder, kept, told = begun(tmp_path, compiled=True, products="plain"), [], []
     with pytest.raises(Stop):
-        conducted(folder, keep=lambda *given: kept.append(given) or stops())
-    assert kept == [(True, "plain")]
+        conducted(folder, keep=lambda *given: kept.append(given) or stops(), tell=told.append)
+    assert kept == [(True, "plain")] and told == [f"{folder.path} has no checkpoint: the run begins again"]
     with pytest.raises(TaacError, match="holds no run with a checkpoint to train on from"):
         conducted(folder, extend=True)
 
@@ -109,6 +109,30 @@ def test_a_run_that_another_process_finishes_meanwhile_is_left_alone(tmp_path, m
 
     monkeypatch.setattr(folder, "lock", lock)
     assert conducted(folder) is False
+
+
+def test_a_run_that_finishes_before_its_settings_are_changed_keeps_them(tmp_path, monkeypatch):
+    """It still trained when the change was checked first, and ended while this process waited for its lock."""
+    folder, finds = begun(tmp_path), []
+
+    def check(*_):
+        finds.append(folder.read_run()["status"])
+        if finds[-1] == "finished":
+            raise TaacError("is finished; nothing was changed")
+
+    @contextlib.contextmanager
+    def lock(timeout):
+        folder.update_run(status="finished")
+        yield
+
+    monkeypatch.setattr(conduct, "_check_changes", check)
+    monkeypatch.setattr(conduct, "check_count", lambda *_: None)
+    monkeypatch.setattr(folder, "has_checkpoints", lambda: True)
+    monkeypatch.setattr(folder.checkpoints, "check_format", lambda: None)
+    monkeypatch.setattr(folder, "lock", lock)
+    with pytest.raises(TaacError, match="nothing was changed"):
+        conducted(folder, asked="y", change=True)
+    assert finds == ["running", "finished"] and folder.config.read_text() == "x"
 
 
 def test_a_configuration_that_is_exchanged_while_the_run_is_loaded_is_not_noted_as_own(tmp_path):
