@@ -81,7 +81,7 @@ def collect(
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        if path.name == layout.RUN and path.with_name(ROLLOUTS) not in texts:
+        if replace and path.name == layout.RUN and path.with_name(ROLLOUTS) not in texts:
             path.with_name(ROLLOUTS).unlink(missing_ok=True)  # of a run that is replaced
     return ended, [r for r in records if r.status not in ENDED]
 

@@ -38,9 +38,9 @@ class ChunkState(NamedTuple):
 class Windows(NamedTuple):
     """Chunks that were executed, as transitions of two frames: where they begin, and where they end."""
 
-    experience: Experience  # [2, B]; prev_action[1] is `[B, h A + 1]`, actions and how many there are
+    experience: Experience  # [2, B]; prev_action[1] is `[B, h A + 1]`, actions and how many of them the critics see
     bootstrap: Bootstrap  # [1, B] each, the return from the first frame to the second; `frame` is 1
-    num_actions: torch.Tensor  # [B] int64, 1 to h
+    num_actions: torch.Tensor  # [B] int64, 1 to h, that were taken
     prefixes: PrefixTargets | None = None  # [1, B, h], targets of critics that learn every prefix
 
 
@@ -53,9 +53,11 @@ class SacChunkAlgorithm(SacAlgorithm):
     policy. If the environment is random and segments begin inside chunks, or are demonstrations, later actions may answer to
     what happened by chance, and the value of executing them blindly is estimated with a bias.
 
-    An episode that ends after k < h actions ends the sum there; the other actions are masked, and the critics see how many there
-    are. `PrefixCritics` learn the targets of all prefixes a_1..a_k at once. As in the source, but not here by default: the mean
-    of 10 critics, no entropy in targets, and such windows left out. With h = 1 it is SAC.
+    An episode that ends after k < h actions ends the sum there. If it terminated, actions after the k-th matter no more: uniform
+    ones take their place, so that the critics learn what whole chunks with these first k actions are worth. If it was truncated,
+    the others are masked, and the critics see how many there are. `PrefixCritics` learn the targets of all prefixes a_1..a_k at
+    once. As in the source, but not here by default: the mean of 10 critics, no entropy in targets, and such windows left out.
+    With h = 1 it is SAC.
 
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
@@ -171,7 +173,11 @@ class SacChunkAlgorithm(SacAlgorithm):
         env = torch.arange(len(count), device=count.device)
         ends = nest.map_structure(lambda x: torch.stack([x[0], x[count, env]]), time_step)
         actions = time_step.prev_action[1:].transpose(0, 1).flatten(1)
-        chunk = torch.cat([actions, count.unsqueeze(-1).to(actions.dtype)], dim=-1)
+        terminated = (discount[0] == 0).reshape(len(count), -1).all(-1)
+        exist = torch.where(terminated, self.length, count)  # such chunks are whole, as those that are proposed
+        if self.length > 1:
+            actions = torch.where(terminated.unsqueeze(-1) & ~self._taken(count), torch.rand_like(actions) * 2 - 1, actions)
+        chunk = torch.cat([actions, exist.unsqueeze(-1).to(actions.dtype)], dim=-1)
         ends = ends._replace(prev_action=torch.stack([torch.zeros_like(chunk), chunk]))
         return Windows(Experience(ends, ()), Bootstrap(reward, discount, torch.ones_like(frame)), count)
 
@@ -242,7 +248,7 @@ class SacChunkAlgorithm(SacAlgorithm):
         mean, log_std = self.actor(features)
         pre_tanh = torch.atanh(actions.clamp(-edge, edge))
         each = (x.unsqueeze(-1) for x in (pre_tanh, mean, log_std))  # dimensions are independent
-        imitation = -(distributions.squashed_normal_log_prob(*each) * self._taken(windows)).sum(-1)
+        imitation = -(distributions.squashed_normal_log_prob(*each) * self._taken(windows.num_actions)).sum(-1)
         own, weight = (info.actor_loss, self.cloning_weight) if self.best_of is None else (torch.zeros_like(info.actor_loss), 1.0)
         return torch.cat([own[:1] + weight * imitation, own[1:]])
 
@@ -251,13 +257,12 @@ class SacChunkAlgorithm(SacAlgorithm):
         windows = self.windows(experience)
         step = windows.experience.time_step
         mean, _ = self.actor(self.actor_features(nest.index(step.observation, slice(None, -1))))
-        distance = (torch.tanh(mean) - step.prev_action[1:, :, :-1]).square() * self._taken(windows)
+        distance = (torch.tanh(mean) - step.prev_action[1:, :, :-1]).square() * self._taken(windows.num_actions)
         return self.cloned(windows.experience, distance.sum(-1))
 
-    def _taken(self, windows: Windows) -> torch.Tensor:
-        """Returns which numbers of chunks are of actions that were taken before the episode ended, `[B, h A]` bool."""
-        place = torch.arange(self.action_size, device=windows.num_actions.device) // self.step_size
-        return place < windows.num_actions.unsqueeze(-1)
+    def _taken(self, count: torch.Tensor) -> torch.Tensor:
+        """Returns which numbers of chunks are of their first `count` `[B]` actions, `[B, h A]` bool."""
+        return torch.arange(self.action_size, device=count.device) // self.step_size < count.unsqueeze(-1)
 
     def acting_modules(self) -> list[str]:
         return [*super().acting_modules(), *(["encoder", "critics"] if self.best_of is not None else [])]

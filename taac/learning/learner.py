@@ -346,11 +346,12 @@ class Learner:
     def _learn_signals_more(self, experience: Experience, replay: Replay | None) -> None:
         """Takes the steps of the signals that learn more often than the algorithm; see `RewardSignal.update_period`."""
         length, batch_size = experience.time_step.step_type.shape
-        for signal, frames, loss in self._side.more(batch_size, length, replay):
-            self._gradient_norm()  # of the algorithm, before it is gone
-            parameters, tag = [p for p in signal.parameters() if p.requires_grad], f"signal/{signal.name}_loss"
-            found_inf = self._checked_gradients(loss, parameters, self.num_updates + 1, Experience(frames, ()), tag)
-            take_step(self.optimizer, found_inf)
+        with using(self.products):
+            for signal, frames, loss in self._side.more(batch_size, length, replay):
+                self._gradient_norm()  # of the algorithm, before it is gone
+                parameters, tag = [p for p in signal.parameters() if p.requires_grad], f"signal/{signal.name}_loss"
+                found_inf = self._checked_gradients(loss, parameters, self.num_updates + 1, Experience(frames, ()), tag)
+                take_step(self.optimizer, found_inf)
 
     def histograms(self) -> dict[str, torch.Tensor]:
         """Returns the frames' values of the last update by tag; empty unless diagnostics are "histograms"."""

@@ -129,9 +129,7 @@ class SideLosses:
                 frames, shown = see(time_step), None if demonstrated is None else see(demonstrated.time_step)
             else:
                 frames, shown = self._new_frames(signal, signal.batch_size, length, replay)
-            with self.agent.learning():
-                losses.append(signal.loss(frames, shown))
-            signal.last_loss.copy_(losses[-1].detach())
+            losses.append(self._loss_of(signal, frames, shown))
         extra: dict[str, torch.Tensor] = {}
         for number, signal in enumerate(self.agent.signals, start=-len(self.agent.signals)):
             extra[f"signal/{signal.name}_reward"] = mean_over_transitions(time_step, time_step.reward[1:, :, number])
@@ -148,6 +146,12 @@ class SideLosses:
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         return SideLoss(loss.detach(), sum_of_all(loss.detach(), gradients), extra)
+
+    def _loss_of(self, signal: RewardSignal, frames: TimeStep, shown: TimeStep | None) -> torch.Tensor:
+        with self.agent.learning():
+            loss = signal.loss(frames, shown)
+        signal.last_loss.copy_(loss.detach())
+        return loss
 
     def _new_frames(
         self, signal: RewardSignal, batch_size: int, length: int, replay: Replay | None
@@ -173,6 +177,4 @@ class SideLosses:
         for signal in self.agent.signals:
             for _ in range(signal.more_updates):
                 frames, shown = self._new_frames(signal, signal.batch_size or batch_size, length, replay)
-                loss = signal.loss(frames, shown)
-                signal.last_loss.copy_(loss.detach())
-                yield signal, frames, loss
+                yield signal, frames, self._loss_of(signal, frames, shown)

@@ -187,16 +187,19 @@ class ObservationNormalizer(nn.Module):
     Args:
         observation_spec: nest of `TensorSpec`.
         clip: in standard deviations; None: no clipping.
+        epsilon: added to the variance. Numbers that hardly vary in rollouts, but do elsewhere, need more: among goals in
+            hindsight the height of an object that never leaves its table, 1e-4 (as in OpenAI's baselines).
 
     Raises:
-        TaacError: a clip that is not above 0.
+        TaacError: a clip or epsilon that is not above 0.
     """
 
-    def __init__(self, observation_spec: Nest, clip: float | None = 10.0):
+    def __init__(self, observation_spec: Nest, clip: float | None = 10.0, epsilon: float = 1e-8):
         super().__init__()
-        if clip is not None and clip <= 0:
-            raise TaacError(f"ObservationNormalizer.clip must be above 0, or None, got {clip}")
-        self.clip = clip
+        for name, number in (("clip", clip), ("epsilon", epsilon)):
+            if number is not None and not number > 0:
+                raise TaacError(f"ObservationNormalizer.{name} must be above 0{', or None' * (name == 'clip')}, got {number}")
+        self.clip, self.epsilon = clip, epsilon
         self.count: torch.Tensor
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         for number, (_, spec) in enumerate(nest.flatten_with_path(observation_spec)):
@@ -258,7 +261,7 @@ class ObservationNormalizer(nn.Module):
         mean, squares = getattr(self, f"mean_{number}"), getattr(self, f"squares_{number}")
         # A single observation has no variance, so the scale is 1 until there are two.
         variance = torch.where(self.count > 1, squares / self.count.clamp(min=1), torch.ones_like(squares))
-        normalized = (leaf - mean.to(leaf.dtype)) * (variance + 1e-8).rsqrt().to(leaf.dtype)
+        normalized = (leaf - mean.to(leaf.dtype)) * (variance + self.epsilon).rsqrt().to(leaf.dtype)
         if self.clip is not None:
             normalized = normalized.clamp(-self.clip, self.clip)
         return torch.where(self.count > 0, normalized, leaf)

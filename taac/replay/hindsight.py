@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import gin
 import numpy as np
@@ -20,6 +20,20 @@ CHECKED = 10  # batches whose stored rewards are compared with `compute_reward`
 _DIFFER = 0.01  # of their frames may: goals are stored in float32, so one may be on the other side of a threshold
 # Of one batch in ten, checks go on until so many frames were seen with another reward than most; a tenth of these may differ.
 _SELDOM, _SELDOM_DIFFER = 200, 0.1
+
+
+_TRIES = 32
+
+
+class _NewGoals(NamedTuple):
+    """Segments and their new goals."""
+
+    environment: torch.Tensor  # [B']
+    first: torch.Tensor  # [B'], the first frame
+    begin: torch.Tensor  # [B'], the first stored frame of the episode whose goals are new
+    end: torch.Tensor  # [B'], the last
+    drawn: torch.Tensor  # [B'] bool, whether there is a new goal
+    goal: torch.Tensor  # [B', G]
 
 
 @gin.configurable(denylist=["compute_reward", "compute_terminated"])
@@ -52,10 +66,10 @@ class HindsightReplayBuffer(ReplayBuffer):
         strategy: how a goal is drawn.
         probability: of a new goal, for each segment; in [0, 1]. With 0, batches are those of `ReplayBuffer` to the bit.
         max_steps: truncates a segment that has a new goal this many frames after the first that is learnt from; None does not.
-        skip_achieved: leaves a segment its own goal where the drawn one is achieved already at the first frame that is learnt
-            from: `compute_reward(achieved_t, goal) >= compute_reward(goal, goal)`. If goals are places of an object that is
-            seldom moved, most drawn ones are the place where it lies, and teach not to touch it (filtered HER, McCarthy and
-            Redmond, arXiv:2110.02414).
+        skip_achieved: draws a segment and its new goal again, up to 32 times, while the goal g was achieved at the episode's
+            first stored frame already, `compute_reward(achieved_0, g) >= compute_reward(g, g)`; after that it keeps its own. If
+            goals are places of an object that is seldom moved, most drawn ones are the place where it lies, and teach not to
+            touch it (filtered HER, McCarthy and Redmond, arXiv:2110.02414, which draws nothing again).
         buffer_arguments: the other arguments of `ReplayBuffer`; gin binds them there.
 
     Raises:
@@ -91,8 +105,10 @@ class HindsightReplayBuffer(ReplayBuffer):
         super().__init__(experience_spec, num_envs, **buffer_arguments)
         self._compute_reward, self._compute_terminated = compute_reward, compute_terminated
         self.strategy, self.probability, self.max_steps, self.skip_achieved = strategy, probability, max_steps, skip_achieved
-        self._batches = self._seldom = self._seldom_wrong = self._ends = self._ends_wrong = 0  # what was checked
         desired = experience_spec.time_step.observation["desired_goal"]
+        if len(desired.shape) != 1:
+            raise TaacError(f"HindsightReplayBuffer needs goals that are vectors; desired_goal has shape {list(desired.shape)}")
+        self._batches = self._seldom = self._seldom_wrong = self._ends = self._ends_wrong = 0  # what was checked
         try:
             self._rewards(*torch.zeros(2, 2, *desired.shape, dtype=desired.dtype))
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -102,28 +118,43 @@ class HindsightReplayBuffer(ReplayBuffer):
             ) from error
 
     def sample_batch(self, batch_size: int, length: int, progress: float = 0.0) -> Batch:
-        batch = super().sample_batch(batch_size, length, progress)
         if not self.probability:
-            return batch
-        assert batch.environment is not None and batch.first is not None
-        environment, first = batch.environment, batch.first
-        begin, end = self.episode_bounds(environment, first)
-        learnt = first + self.burn_in
-        drawn = (torch.rand(batch_size, device=self.device) < self.probability) & (learnt < end)
-        frame = first + torch.arange(length, device=self.device).unsqueeze(1)  # [T, B']
+            return super().sample_batch(batch_size, length, progress)
+        new = self._new_goals(batch_size, length)
+        if self.skip_achieved:
+            new = self._drawn_again(new, length)
+        batch, learnt = self.at(new.environment, new.first, length), new.first + self.burn_in
+        frame = new.first + torch.arange(length, device=self.device).unsqueeze(1)  # [T, B']
+        inside = (frame >= new.begin) & (frame <= new.end)
         time_step = batch.experience.time_step
         self._batches += 1
         if self._batches <= CHECKED or (self._seldom < _SELDOM and self._batches % 10 == 0):
-            self._check(time_step, (frame <= end) & (frame > begin))
+            self._check(time_step, inside & (frame > new.begin))
+        relabelled = self._relabelled(time_step, new.goal, new.drawn & inside, frame > learnt)
+        return batch._replace(experience=batch.experience._replace(time_step=relabelled))
+
+    def _new_goals(self, batch_size: int, length: int) -> _NewGoals:
+        """Draws segments, and a new goal for some of them."""
+        environment, first = self.positions(batch_size, length)
+        learnt = first + self.burn_in
+        begin, end = self.episode_bounds(environment, learnt)
+        drawn = (torch.rand(batch_size, device=self.device) < self.probability) & (learnt < end)
         goal = self._achieved_goal(environment, self._achieved_at(begin, learnt, end))
-        if self.skip_achieved:
-            achieved = self._achieved_goal(environment, torch.minimum(learnt, end))
-            drawn &= self._rewards(achieved, goal) < self._rewards(goal, goal)
-        return batch._replace(
-            experience=batch.experience._replace(
-                time_step=self._relabelled(time_step, goal, drawn & (frame <= end), frame > learnt)
-            )
-        )
+        return _NewGoals(environment, first, begin, end, drawn, goal)
+
+    def _drawn_again(self, new: _NewGoals, length: int) -> _NewGoals:
+        """Replaces segments whose new goals were achieved when their episodes began; see `skip_achieved`."""
+        batch_size = len(new.first)
+        others = self._new_goals(_TRIES * batch_size, length)
+        order = torch.randperm(_TRIES * batch_size, device=self.device).view(_TRIES, -1)  # they are drawn from old to new
+        tried = [torch.cat([x.unsqueeze(0), y[order]]) for x, y in zip(new, others)]
+        of = _NewGoals(*tried)  # [1 + tries, B', ...]
+        achieved = self._achieved_goal(of.environment.flatten(), of.begin.flatten())
+        goal = of.goal.flatten(0, 1)
+        worth = of.drawn & (self._rewards(achieved, goal) < self._rewards(goal, goal)).view_as(of.drawn)
+        chosen = torch.where(new.drawn, worth.long().argmax(0), 0)
+        row = torch.arange(batch_size, device=self.device)
+        return _NewGoals(*(x[chosen, row] for x in of))._replace(drawn=worth[chosen, row] & new.drawn)
 
     def _achieved_at(self, begin: torch.Tensor, learnt: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
         """Draws the frames `[B']` at which the new goals were achieved."""

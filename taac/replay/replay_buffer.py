@@ -197,20 +197,25 @@ class ReplayBuffer:
         Raises:
             TaacError: fewer than `length` frames are stored.
         """
-        return self._uniform(batch_size, length).experience
+        return self.at(*self.positions(batch_size, length), length).experience
 
     def sample_batch(self, batch_size: int, length: int, progress: float = 0.0) -> Batch:
         """Returns `sample` as a batch without weights; see `Replay`."""
-        return self._uniform(batch_size, length)
+        return self.at(*self.positions(batch_size, length), length)
 
-    def _uniform(self, batch_size: int, length: int) -> Batch:
+    def positions(self, batch_size: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draws segments for `sample`: their environments and first frames `[B']`, counted as in `episode_bounds`."""
         whole = self._stack - 1 if self.added > self.length else 0  # the oldest frames' stacks have lost some
         starts = self._starts(length + whole)
         environment, start = self._draw(batch_size, starts)
         start += whole
         if length == self.burn_in + 2 and not self.learns_on_last_frame:
             start = self._where_actions_are(environment, start, starts, whole)
-        return Batch(self._segments(environment, start, length), None, None, environment, self.added - self.size + start)
+        return environment, start.add_(self.added - self.size)
+
+    def at(self, environment: torch.Tensor, first: torch.Tensor, length: int) -> Batch:
+        """Returns the segments of `positions`, as a batch without weights."""
+        return Batch(self._segments(environment, first - (self.added - self.size), length), None, None, environment, first)
 
     def update_priorities(self, batch: Batch, error: torch.Tensor | None) -> None:
         """Does nothing: all segments are equally likely."""

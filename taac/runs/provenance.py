@@ -17,7 +17,8 @@ from taac import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
-    "torch", "numpy", "gymnasium", "mujoco", "box2d", "gymnasium-robotics", "highway-env", "envpool", "tensorboard", "gin-config",
+    "torch", "numpy", "gymnasium", "mujoco", "box2d", "gymnasium-robotics", "highway-env", "mo-gymnasium", "envpool",
+    "tensorboard", "gin-config",
 )  # fmt: skip
 
 

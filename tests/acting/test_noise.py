@@ -191,6 +191,14 @@ def test_the_gradient_of_gsdes_deviations_reaches_sigma_and_the_hidden_layers(bo
     assert all(p.grad is None for p in actor.head.parameters())
 
 
+def test_deviations_of_gsde_stay_within_the_limits():
+    actor = ActorNetwork(3, 2, (64,), gsde_log_std=-1.0, log_std_min=-3.0, log_std_max=0.5)
+    for sigma, limit in ((-20.0, -3.0), (5.0, 0.5)):
+        actor.noise_log_std.data.fill_(sigma)
+        log_std = actor(torch.randn(9, 3))[1]
+        assert torch.equal(log_std, torch.full_like(log_std, limit))
+
+
 def test_settings_of_gsde_out_of_range_are_refused():
     with pytest.raises(TaacError, match="smooth_log_std has no effect with gsde_log_std"):
         ActorNetwork(3, 2, smooth_log_std=True, gsde_log_std=-3.0)

@@ -160,6 +160,10 @@ def test_noise_is_drawn_for_numbers_and_not_for_pixels():
     own, near = seen
     assert torch.equal(own["image"], near["image"]) and loss.shape == (STEPS - 1, BATCH) and (loss > 0).all()
     assert (near["vector"] - own["vector"]).std().item() == pytest.approx(0.1, rel=0.3)
+    torch.manual_seed(0)
+    once = CAPS(temporal=0.0, spatial=1.0, noise=0.1)(algorithm.proposal, experience)
+    torch.manual_seed(0)
+    torch.testing.assert_close(CAPS(temporal=0.0, spatial=3.0, noise=0.1)(algorithm.proposal, experience), 3.0 * once)
 
 
 @pytest.mark.parametrize("regularizer", [CAPS, L2C2])

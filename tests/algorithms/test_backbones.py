@@ -339,6 +339,24 @@ def test_the_actor_of_td3_maximises_the_first_critic_or_the_mean(combination, ex
     trainer.close()
 
 
+@pytest.mark.parametrize("method", ["sac", "taac", "sac_discrete"])
+@pytest.mark.parametrize("combination, expected", [("min", 1.0), ("mean", 2.0)])
+def test_other_actors_maximise_the_least_critic_or_the_mean(method, combination, expected):
+    trainer = build(*fitting(method), f"ActorCriticAlgorithm.combine_critics = '{combination}'", method=method)
+    learn_until(trainer, 1)
+    algorithm, batch = trainer.agent.algorithm, trainer.agent.prepare(trainer.replay_buffer.sample(8, trainer.segment_length))
+    value_of = algorithm.value_of
+    algorithm.value_of = lambda critics, prediction: torch.stack([value_of(critics, prediction)[0] * 0 + x for x in (1.0, 3.0)])
+    algorithm.q_values = lambda critics, x, *action: torch.tensor([1.0, 3.0]).view(2, *[1] * (x.dim() - 1)).expand(
+        2, *x.shape[:-1]
+    ) + 0 * sum(part.sum(-1) for part in action)  # fmt: skip
+    assert algorithm.least_value(torch.tensor([[1.0], [3.0]])).tolist() == [expected]
+    if method != "sac_discrete":
+        q_pi = algorithm.train_step(batch).q_pi
+        assert torch.equal(q_pi, torch.full_like(q_pi, expected))
+    trainer.close()
+
+
 @pytest.mark.parametrize("method", ["sac", "td3", "taac"])
 def test_targets_that_are_numbers_are_spread_by_a_normal(method, monkeypatch):
     """HL-Gauss: of the mean of what a method bootstraps from."""

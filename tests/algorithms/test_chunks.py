@@ -20,7 +20,7 @@ from taac.algorithms.temperature import Temperature
 from taac.algorithms.trajectories import follow, part_sizes
 from taac.data_structures import Experience, StepType, TimeStep
 from taac.errors import TaacError
-from taac.networks import CriticEnsemble, PrefixCritics
+from taac.networks import ActorNetwork, CriticEnsemble, PrefixCritics
 from taac.ops.value_ops import prefix_returns
 from taac.specs import TensorSpec, bounded
 from tests.training.runs import build, trained
@@ -163,10 +163,41 @@ def test_a_window_by_hand(kinds, discount, actions, reward, product):
     assert windows.bootstrap.discount.item() == pytest.approx(product)
     assert torch.equal(step.observation, experience.time_step.observation[[0, actions]])
     assert step.step_type[:, 0].tolist() == [kinds[0], kinds[actions]]
-    chunk = make_chunk(step.prev_action[1, :, :-1], windows.num_actions, 3)
-    executed = experience.time_step.prev_action[1 : actions + 1, 0]
-    assert torch.equal(torch.cat([chunk.a, chunk.rest], -1)[0, : 2 * actions], executed.flatten())
-    assert not torch.cat([chunk.a, chunk.rest], -1)[0, 2 * actions :].any()
+    a, *rest = sac().action_parts(step.prev_action[1])
+    rest, left = rest
+    executed, others = torch.cat([a, rest], -1)[0].tensor_split([2 * actions])
+    assert torch.equal(executed, experience.time_step.prev_action[1 : actions + 1, 0].flatten())
+    if product == 0:  # after a termination anything may follow
+        assert left.item() == 1 and len(others.unique()) == len(others) and (others.abs() <= 1).all()
+    else:
+        assert left.item() == (actions - 1) / 2 and not others.any()
+
+
+@pytest.mark.parametrize("critics", [CriticEnsemble, PrefixCritics])
+def test_a_chunk_that_terminates_early_is_worth_what_it_earned(critics):
+    """One state; an action above 0.6 earns 1 and ends the episode. The critics are asked for whole chunks alone."""
+    torch.manual_seed(0)
+    algorithm = SacChunkAlgorithm(
+        SPEC, bounded((1,), -1.0, 1.0), chunk_length=3, entropy_in_target=False,
+        critic_ctor=functools.partial(critics, hidden_layers=(32, 32)),
+        actor_ctor=functools.partial(ActorNetwork, hidden_layers=(8,)),
+    )  # fmt: skip
+    algorithm.td_loss.set_gamma(0, GAMMA)
+    optimizer = torch.optim.Adam(algorithm.parameters(), 1e-2)
+    for update in range(300):
+        action = torch.rand(4, 256, 1) * 2 - 1
+        wins = (action > 0.6)[..., 0]
+        wins[0] = False
+        kind = torch.where(wins, LAST, MID).masked_fill(wins.cumsum(0) - wins.long() > 0, FIRST).to(torch.uint8)
+        steps = torch.ones(4, 256, dtype=torch.int16)
+        experience = Experience(TimeStep(kind, wins.float(), 1.0 - wins.float(), torch.ones(4, 256, 3), action, steps), ())
+        optimizer.zero_grad()
+        algorithm.calc_loss(experience, algorithm.train_step(experience)).loss.mean().backward()
+        optimizer.step()
+        algorithm.after_update(update)
+    asked = torch.tensor([[0.9, -0.5, -0.5], [0.9, 0.3, -0.9], [-0.5, 0.9, 0.0], [-0.5, -0.5, 0.9]])
+    q = algorithm.value_of(algorithm.critics, algorithm.critics(torch.ones(4, 3), *algorithm.action_parts(asked)))
+    torch.testing.assert_close(q.mean(0), torch.tensor([1.0, 1.0, GAMMA, GAMMA**2]), atol=0.15, rtol=0)
 
 
 def test_of_a_cut_window_the_actions_that_were_taken_are_imitated():
@@ -181,6 +212,18 @@ def test_of_a_cut_window_the_actions_that_were_taken_are_imitated():
     expected = (torch.tanh(mean) - action)[..., :4].square().sum(-1)
     assert torch.allclose(algorithm.cloning_loss(cut)[:1], expected)
     assert expected.item() > 0
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.25])
+def test_replayed_chunks_are_imitated_as_much_as_asked_for(weight):
+    algorithm, experience = sac(cloning_weight=weight), segment([FIRST, MID, MID, MID])
+    info = algorithm.train_step(experience)
+    mean, log_std = algorithm.actor(algorithm.actor_features(experience.time_step.observation[0]))
+    action = experience.time_step.prev_action[1:].flatten()
+    density = torch.distributions.Normal(mean, log_std.exp()).log_prob(torch.atanh(action)) - torch.log(1 - action**2)
+    found = algorithm.calc_loss(experience, info).extra["loss/actor"] - sac().calc_loss(experience, info).extra["loss/actor"]
+    # The loss is a mean over the frames that the actor learns from, and replayed chunks begin at the first alone.
+    assert found.item() == pytest.approx(-weight * density.sum().item() / len(info.actor_loss), rel=1e-4)
 
 
 def test_a_cut_window_is_left_out_of_the_critics_loss_if_asked_for():
@@ -248,7 +291,7 @@ def test_the_target_is_the_return_of_the_chunk(soft):
     torch.manual_seed(5)
     with torch.no_grad():
         observation = experience.time_step.observation
-        torch.randn(1, 1, 6)  # the actor's own sample comes first
+        torch.rand(1, 6), torch.randn(1, 1, 6)  # what follows a termination, and the actor's own sample, come first
         mean, log_std = algorithm.actor(algorithm.actor_features(observation[3]))
         noise = torch.randn(1, 6)
         action = torch.tanh(mean + log_std.exp() * noise)
@@ -320,6 +363,24 @@ def test_returns_of_prefixes_by_hand(kinds, expected):
     step, value = segment(kinds).time_step, torch.tensor([[99.0], [10.0], [20.0], [30.0]])
     found = prefix_returns(step.reward, value, step.step_type, GAMMA * step.discount)
     assert found[:, 0].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("soft", [True, False])
+def test_targets_of_prefixes_have_the_entropy_bonus(soft):
+    """Of the chunk that is newly sampled where a prefix ends."""
+    algorithm, experience = sac(critic_ctor=PrefixCritics, entropy_in_target=soft), segment([FIRST, MID, MID, MID])
+    algorithm.target_critics.forward = lambda x, *action: torch.zeros(2, *x.shape[:-1], 3)
+    torch.manual_seed(5)
+    targets = algorithm._prefix_targets(experience).each[0, 0]
+    torch.manual_seed(5)
+    mean, log_std = algorithm.actor(algorithm.actor_features(experience.time_step.observation[1:]))
+    noise = torch.randn_like(mean)
+    action = torch.tanh(mean + log_std.exp() * noise)
+    log_pi = torch.distributions.Normal(0.0, 1.0).log_prob(noise) - log_std - torch.log(1 - action**2 + 1e-12)
+    value = -soft * log_pi.sum(-1)[:, 0]
+    returns = [1.0, 1 + 2 * GAMMA, 1 + 2 * GAMMA + 4 * GAMMA**2]
+    expected = [returns[k] + GAMMA ** (k + 1) * value[k].item() for k in range(3)]
+    assert targets.tolist() == pytest.approx(expected, rel=1e-4)
 
 
 def test_prefix_critics_value_what_exists():
@@ -407,6 +468,11 @@ def rolled_out(algorithm, kinds):
         infos.append(step.info)
     info = nest.map_structure(lambda *leaves: torch.stack(leaves), *infos)
     return Experience(frames._replace(prev_action=torch.stack(actions)), info)
+
+
+def test_the_target_entropy_counts_all_numbers_of_a_chunk():
+    alone, chunk = taac(1).temperatures()["action"], taac(3).temperatures()["action"]
+    assert chunk.target_entropy == pytest.approx(3 * alone.target_entropy)
 
 
 def test_a_learnt_switch_learns_nothing_where_it_is_forced():

@@ -59,14 +59,16 @@ def test_only_rollouts_count_returns_and_batches_are_scaled_with_their_mean():
 @pytest.mark.parametrize("method", ["sac", "sac_value"])
 def test_a_scale_of_rewards_is_that_of_the_environments_of_a_run(method):
     """Of each part of a vector reward, and with the discount of the critics; an algorithm's own scale is not applied too."""
-    two = ["create_environment.env_name = 'taac-test/TwoRewards-v0'", "num_envs = 3", "reward_clip = None", "gamma = 0.9"]
+    two = ["create_environment.env_name = 'taac-test/TwoRewards-v0'", "num_envs = 3", "reward_clip = 0.375", "gamma = 0.9"]
     trainer = build(*two, "normalize_rewards = 'scale'", method=method)
     trained(trainer, 3)
     scaler = trainer.agent.reward_normalizer
     assert scaler.returns.shape == (3, 2) and scaler.gamma == pytest.approx(0.9) and trainer.agent.algorithm.reward_scale == 1.0
     raw = trainer.replay_buffer.sample(16, 2)
     reward = trainer.agent.prepare(raw).time_step.reward
-    torch.testing.assert_close(reward, raw.time_step.reward / (scaler.squares / scaler.count).sqrt().float())
+    expected = raw.time_step.reward / (scaler.squares / scaler.count).sqrt().float()
+    assert expected.abs().min() < 0.375 < expected.abs().max()
+    torch.testing.assert_close(reward, expected.clamp(-0.375, 0.375))
 
 
 def test_agents_that_share_a_policy_have_returns_each_of_its_own():

@@ -89,7 +89,7 @@ def test_the_advantage_is_of_the_action_that_is_compared():
     trainer.close()
 
 
-METHODS = ["sac", "taac", "td3", "temporl", "tla", "sac_chunk", "sac_value", "sdar"]
+METHODS = ["sac", "taac", "td3", "temporl", "tla", "sac_chunk", "sac_krep", "sac_value", "sdar"]
 
 
 @pytest.mark.parametrize("method", thinned(METHODS, ("sac", "taac", "temporl")))

@@ -11,6 +11,7 @@ import matplotlib
 import pytest
 
 import taac
+from taac.analysis.report.scores import Options
 from taac.api import comparing
 from taac.campaigns.launchers import local
 from taac.errors import TaacError
@@ -101,6 +102,17 @@ def test_comparisons_that_cannot_be_are_refused(tmp_path, arguments, message):
 def test_options_of_a_report_that_cannot_be_are_refused(tmp_path, options, message):
     with pytest.raises(TaacError, match=message):
         taac.report(tmp_path, **options)
+
+
+def test_every_option_reaches_the_report(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(comparing, "make_report", lambda path, options: asked.append(options) or {})
+    monkeypatch.setattr(comparing, "write_report", lambda content, folder: [folder])
+    plain = {"paired": True, "baseline": "sac", "at_step": 5, "diverged": "leave_out", "allow_mixed": True}
+    files = {"anchors": tmp_path / "a.json", "published": tmp_path / "p.json"}
+    taac.report(tmp_path, last_evaluations=1, bounds=(-1, 2), group_by="gamma", **plain, **files)
+    assert asked == [Options(last=1, bounds=("-1,2",), group_by=("gamma",), **plain, **files)]
+    assert asked[0] != Options() and all(asked[0]._asdict()[name] != Options()._asdict()[name] for name in Options._fields)
 
 
 def test_one_setting_may_be_named_without_a_list(monkeypatch, tmp_path):

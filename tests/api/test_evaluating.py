@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import taac
+from taac.api import evaluating
 from taac.pictures.panels import panels
 from taac.playing.conditions import Condition, Point, Points, mean_over_holds, write
 from taac.runs.layout import EpisodeSummary
@@ -29,6 +30,13 @@ def test_each_combination_is_a_point_in_the_same_episodes(trained, tmp_path):
     assert repr(found).startswith("taac on Pendulum-v1, 2 greedy episodes each:") and "mean return over holds" in repr(found)
     with open(tmp_path / "points.csv") as file:
         assert [float(row["return_mean"]) for row in csv.DictReader(file)] == [p.summary.return_mean for p in found.points]
+
+
+def test_the_best_agent_may_be_asked_for(trained, monkeypatch):
+    asked = []
+    monkeypatch.setattr(evaluating, "evaluate_conditions", lambda *given: asked.append(given))
+    taac.evaluate(trained.root_dir, best=True, trust=True)
+    assert asked == [(trained.root_dir, 20, 0, (None,), (1,), (0,), True, True)]
 
 
 def test_one_condition_is_a_number_and_twice_the_same_is_once(trained):

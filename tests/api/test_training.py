@@ -291,6 +291,24 @@ def test_numbers_of_an_evaluation_that_cannot_be_are_refused(trained):
     assert run.evaluate(np.int64(1), seed=np.uint32(3)).returns.shape == (1,)
 
 
+def test_what_is_played_is_what_was_asked_for(trained, monkeypatch):
+    run, asked = taac.Run(trained.root_dir, trust=True), []
+
+    def played(*given):
+        asked.append(given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("taac.api.run.play", played)
+    for call, given in ((run.play, {"seed": 4, "epsilon_greedy": 0.5, "switch_threshold": 0.7}), (run.evaluate, {})):
+        with pytest.raises(KeyboardInterrupt):
+            call(3, best=True, **given)
+    no_pictures = asked[0][3], asked[1][3]
+    assert asked[0] == (trained.root_dir, 3, 4, no_pictures[0], 0.5, True, True, None, 0.7)
+    assert asked[1] == (trained.root_dir, 3, 0, no_pictures[1], 0.0, True, True, None, None)
+    monkeypatch.setattr("taac.api.run.load_in", lambda environment, folder, best, trust: (folder, best, trust))
+    assert (run.agent, run.best_agent) == ((trained.root_dir, False, True), (trained.root_dir, True, True))
+
+
 @pytest.mark.parametrize(
     "given, message",
     [

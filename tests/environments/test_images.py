@@ -97,6 +97,22 @@ def test_pictures_come_to_one_form(form, grayscale, channels):
     assert np.array_equal(observation[..., 0] > 0, column) and abs(int(observation.max()) - 200) <= 1
 
 
+def test_grey_is_how_bright_a_colour_looks():
+    """Green counts most, blue least."""
+    env = Pictures(Drift("first"), grayscale=True)
+    for channel, expected in enumerate((60, 117, 23)):  # 200 times 0.299, 0.587 and 0.114
+        picture = np.zeros((3, 12, 12), np.uint8)
+        picture[channel] = 200
+        assert (env.observation(picture) == expected).all()
+
+
+@pytest.mark.parametrize("channels, first", [(1, True), (4, True), (5, False)])
+def test_up_to_four_channels_may_come_first(channels, first):
+    space = gymnasium.spaces.Box(0, 255, (channels, 12, 12), np.uint8)
+    env = Pictures(Drift("first"))
+    assert env._picture(space.sample()).shape == ((12, 12, channels) if first else (channels, 12, 12))
+
+
 def test_what_has_no_pictures_is_refused():
     with pytest.raises(TaacError, match="frame_stack needs pictures"):
         create_environment("Pendulum-v1", frame_stack=2)

@@ -170,6 +170,14 @@ def test_a_signal_may_learn_more_often_than_the_algorithm(demonstrations):
     assert steps == {"actor": 3, "critic": 3, "temperature": 3, "gail": 12}
 
 
+def test_further_steps_have_the_size_of_a_signals_own_batches_and_the_norm_is_of_the_algorithms():
+    trainer = build(SIGNALS, "RND.update_period = 0.5", "RND.batch_size = 5", method="sac")
+    seen = looked_at(trainer.agent.signals[1])
+    trained(trainer, 3)
+    assert [own.step_type.shape[1] for own, _ in seen] == [5] * 6
+    assert trainer.learner.summary()["gradient/total"] > 0
+
+
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_a_signal_that_diverges_alone_is_found(monkeypatch, where):
     """The algorithm's own loss and gradients are finite."""

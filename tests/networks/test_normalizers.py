@@ -1,5 +1,7 @@
 """Normalizers of rewards and observations, against plain numpy."""
 
+import functools
+
 import gymnasium
 import numpy as np
 import pytest
@@ -80,8 +82,17 @@ def test_a_constant_reward_becomes_0(value, reward_dim, steps):
 
 @pytest.mark.parametrize("clip", [0.0, -1.0])
 def test_a_clip_must_be_above_0(clip):
-    with pytest.raises(TaacError, match="clip"):
-        RewardNormalizer(clip=clip)
+    for make in (RewardNormalizer, functools.partial(ObservationNormalizer, TensorSpec((1,)))):
+        with pytest.raises(TaacError, match="clip"):
+            make(clip=clip)
+
+
+def test_a_number_that_never_varied_is_divided_by_the_root_of_epsilon():
+    normalizer = ObservationNormalizer(TensorSpec((1,)), epsilon=1e-4)
+    normalizer.update(torch.full((9, 1), 0.4))
+    torch.testing.assert_close(normalizer(torch.tensor([[0.4], [0.41], [7.0]])), torch.tensor([[0.0], [1.0], [10.0]]))
+    with pytest.raises(TaacError, match="epsilon must be above 0, got 0"):
+        ObservationNormalizer(TensorSpec((1,)), epsilon=0.0)
 
 
 def returns_reference(frames, gamma, repeat_gamma):

@@ -167,6 +167,17 @@ def test_every_replacement_counts_though_some_do_not_even_begin():
     assert pool.take(remote).restarts == remote.generation == 3
 
 
+def test_replacements_are_forgotten_after_their_time(monkeypatch):
+    """Two are allowed within 100 seconds, and there are three, of which two are within them."""
+    now = iter([0.0, 60.0, 110.0, 120.0])
+    monkeypatch.setattr("taac.parallel.pool.time.monotonic", lambda: next(now))
+    pool = CollectorPool(1, lambda name: Answering(1), lambda seed: seed, 0, lambda held: held, None, 2, 100.0)
+    for _ in range(3):
+        pool._check_replacements("gone")
+    with pytest.raises(EnvironmentFailed, match="replaced 2 times within 100 s"):
+        pool._check_replacements("gone")
+
+
 def test_a_collector_may_take_as_long_to_repeat_its_episodes_as_they_took():
     """It begins with those of two environments, of 7 and 40 frames. One that begins anew has its 60 seconds and one frame."""
     channels = [Answering(1), Answering(1), Answering(1)]

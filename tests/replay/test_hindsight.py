@@ -428,19 +428,37 @@ def test_the_newest_episode_that_has_ended():
     assert found is not None and found.time_step.observation["observation"][:, 0, 1].tolist() == [4, 5, 6, 7]
 
 
-@pytest.mark.parametrize("skip", [False, True])
-def test_goals_that_are_achieved_already_are_skipped(skip):
-    """What is achieved moves from 0 to 1 at frame 3 of 6, and the episode ends with 1: from frame 3 on, nothing is to be done."""
-    replay = buffer(1, 60, strategy="final", probability=1.0, skip_achieved=skip)
-    for n in range(60):
-        place = n % 6
-        replay.add(frame([FIRST if place == 0 else LAST if place == 5 else MID], [n], [-1.0], achieved=[float(place >= 3)]))
+def test_goals_that_are_no_vectors_are_refused():
+    step = SPEC.time_step
+    pictures = SPEC._replace(time_step=step._replace(observation={**step.observation, "desired_goal": TensorSpec((4, 4))}))
+    with pytest.raises(TaacError, match=r"needs goals that are vectors; desired_goal has shape \[4, 4\]"):
+        HindsightReplayBuffer(pictures, 1, compute_reward=reward_of, length=20)
+
+
+@pytest.mark.parametrize("moved, skip", [(10, False), (10, True), (1000, True)])
+def test_goals_that_were_achieved_when_an_episode_began_are_skipped(moved, skip):
+    """Every tenth episode moves what is achieved from 0 to 1 at frame 3 of 6, or none does. Others are drawn in their place."""
+    replay = buffer(2, 600, strategy="final", skip_achieved=skip)
+    for n in range(600):
+        place, moves = n % 6, n // 6 % moved == moved - 1
+        kind = FIRST if place == 0 else LAST if place == 5 else MID
+        replay.add(frame([kind] * 2, [n] * 2, [-1.0] * 2, achieved=[float(moves and place >= 3)] * 2))
     torch.manual_seed(0)
-    batch = replay.sample_batch(256, 3)
-    place = batch.experience.time_step.observation["observation"][0, :, 1].long() % 6
-    goal = batch.experience.time_step.observation["desired_goal"][0, :, 0]
-    new = place < (3 if skip else 5)
-    assert set(place.tolist()) == {*range(6)} and torch.equal(goal == 1.0, new) and (goal[~new] == -1.0).all()
-    reward = batch.experience.time_step.reward[1]
-    inside = place < 5
-    assert torch.equal(reward[inside] == 0.0, (new & (place >= 2))[inside])
+    batch = replay.sample_batch(3000, 3)
+    step = batch.experience.time_step
+    number, goal = step.observation["observation"][0, :, 1].long(), step.observation["desired_goal"][..., 0]
+    new, moves, place = goal[0] != -1.0, number // 6 % moved == moved - 1, number % 6
+    assert not new[place == 5].any()
+    if moved > 100:
+        assert not new.any() and set(place.tolist()) == {*range(6)}
+        return
+    assert {*place[new & moves].tolist()} == {*range(5)}, "also after the move"
+    share = new.float().mean().item()
+    if not skip:
+        assert share == pytest.approx(0.8 * 5 / 6, abs=0.03) and moves[new].float().mean().item() == pytest.approx(0.1, abs=0.03)
+        return
+    # One of 10 * 6 / 5 / 0.8 = 15 draws is of such a goal, and there are 32, after the first.
+    assert moves[new].all() and share == pytest.approx(0.8 * 5 / 6 * (1 - 0.9 * (14 / 15) ** 32), abs=0.03)
+    assert number[new].float().mean().item() == pytest.approx(number[moves].float().mean().item(), abs=15), "of any age"
+    assert moves[~new].float().mean().item() == pytest.approx(0.1, abs=0.05)
+    assert (goal[0, new] == 1.0).all() and torch.equal(step.reward[1, new] == 0.0, place[new] >= 2)

@@ -228,6 +228,7 @@ def test_a_run_goes_on_with_other_settings_as_if_they_had_been_set_there(tmp_pat
         ("Learner.optimizer_ctor = @SGD", ["Learner.optimizer_ctor = @", "SGD, not None"]),
         ("hidden_layers = (8,)", ["hidden_layers = (8,), not (32, 32)"]),
         ("Learner.matmul = 'plain'", ["Learner.matmul"]),
+        ("Temperature.initial_value = 0.5", ["Temperature.initial_value"]),  # of which only a new run begins
     ],
 )  # fmt: skip
 def test_which_settings_can_change(tmp_path, param, names):
