@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
-from taac.analysis.report import fronts
+from taac.analysis.report import figures, fronts
 from taac.analysis.report.fronts import hypervolume, nondominated
 from taac.analysis.report.page import make_report
 from taac.analysis.report.scores import Options
@@ -62,6 +63,17 @@ def compared(tmp_path_factory):
             returns = np.full(len(STEPS), value) + [3, -1, -3, 1][seed]
             make_run(root / method / f"seed_{seed}", method, "Own-v0", seed, returns, repeated=repeated)
     return make_report(root, Options(last=1))
+
+
+def test_the_picture_has_the_costs_across_the_returns_up_and_their_intervals(compared, monkeypatch):
+    drawn, real = [], Axes.errorbar
+    monkeypatch.setattr(Axes, "errorbar", lambda axis, *given, **more: drawn.append(given) or real(axis, *given, **more))
+    figures.draw(compared)
+    decisions, = (front for front in compared["fronts"] if front["cost"] == "decisions")
+    for m, (x, y, of_y, of_x) in zip(decisions["methods"], drawn):
+        assert (x, y) == (m["x"]["estimate"], m["y"]["estimate"])
+        assert of_x is None and m["x"]["low"] is None, "all seeds decide alike"
+        assert (y - of_y[0][0], y + of_y[1][0]) == pytest.approx((m["y"]["low"], m["y"]["high"]))
 
 
 def test_of_a_report(compared):

@@ -47,6 +47,17 @@ def test_one_run_is_drawn_and_its_scalars_are_written(tmp_path):
     assert rows == [("beta/alpha", "100", "2.0"), ("loss/critic", "100", "0.5"), ("loss/critic", "200", "nan")]
 
 
+def test_what_the_picture_of_a_run_shows(tmp_path):
+    folder = make_run(tmp_path / "run", returns=np.linspace(1, 9, len(STEPS)), repeated=0.25)
+    record = plots.drawable(folder)
+    deviation = record.evaluations["return_std"][:] = np.arange(len(STEPS)) + 1.0
+    record.evaluations["fraction_same"][:] = 0.75
+    top, bottom = plots.run_figure(record).axes
+    band = {tuple(point) for path in top.collections[0].get_paths() for point in path.vertices}
+    assert {(x, y + sign * d) for x, y, d in zip(STEPS, np.linspace(1, 9, len(STEPS)), deviation) for sign in (-1, 1)} <= band
+    assert (bottom.lines[0].get_ydata() == 0.25).all()
+
+
 def test_the_title_of_a_run_names_method_task_and_seed_and_is_whole(tmp_path):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 

@@ -18,6 +18,7 @@ from taac.environments.create import create_environment
 from taac.environments.single import OPTIONAL_PACKAGES, find_spec
 from taac.environments.wrappers import SplitReward, SuccessEndsEpisode
 from taac.errors import TaacError
+from taac.runs import provenance
 from tests.environments.toys import env_id
 from tests.optional_packages import skip_without_package
 
@@ -124,6 +125,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(package, w
         find_spec(env_name)
     expected = f"environment '{env_name}' needs {package.module}, which is not installed: {package.install}"
     assert str(error.value) == expected and "pip install " in expected
+    assert package.module.replace("_", "-") in provenance.PACKAGES, "results depend on its version"
 
 
 @pytest.mark.slow

@@ -57,12 +57,13 @@ def test_the_table_of_finished_runs(tmp_path):
 
 
 def test_pairs_are_of_equal_seeds(tmp_path):
-    """The differences are 1, 2 and 3: 2 +- 4.303 / sqrt(3). Seed 3 has no SAC, and of `few` there is one pair."""
+    """The differences are 1, 2 and 3: 2 +- 4.303 / sqrt(3). Seed 3 has no SAC, and of `few` there are two pairs."""
     for seed, start in enumerate((-300.0, -100.0, 0.0)):
         finished(tmp_path, "sac", seed, [(start, 200)])
         finished(tmp_path, "taac", seed, [(start + seed + 1, 10 * (seed + 1))])
     finished(tmp_path, "taac", 3, [(0, 0)])
-    finished(tmp_path, "few", 0, [(0, 0)])
+    for seed in (0, 1):
+        finished(tmp_path, "few", seed, [(0, 0)])
     assert pairs.table(tmp_path)[2:] == ["| Pendulum-v1 | taac | 3 | +2 [-0.484, 4.48] | 20 |"]
     finished(tmp_path, "taac", 4, [("nan", 0)])
     assert pairs.table(tmp_path)[2:] == ["| Pendulum-v1 | taac | 3; 1 more diverged | +2 [-0.484, 4.48] | 20 |"]

@@ -32,7 +32,7 @@ def begun(path, **about):
     return folder
 
 
-def conducted(folder, extend=False, keep=stops, begin=stops, tell=lambda text: None, asked="x", change=False):
+def conducted(folder, extend=False, keep=stops, begin=stops, tell=lambda text: None, asked="x", change=False, **more):
     """Until the stand-in is asked for what it does not have."""
     trainer = SimpleNamespace(
         begin=begin, learner=SimpleNamespace(keep=keep), ranks=SimpleNamespace(first=True, count=1), forget_replay=False,
@@ -40,7 +40,7 @@ def conducted(folder, extend=False, keep=stops, begin=stops, tell=lambda text: N
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(configuration, "operative_config", lambda: asked)
-        return conduct.conduct(trainer, None, folder, None, extend, tell=tell, change=change)
+        return conduct.conduct(trainer, None, folder, None, extend, tell=tell, change=change, **more)
 
 
 def test_the_folder_of_a_run_for_which_none_is_given():
@@ -104,11 +104,12 @@ def test_a_run_that_another_process_finishes_meanwhile_is_left_alone(tmp_path, m
 
     @contextlib.contextmanager
     def lock(timeout):
+        assert timeout == 7.0
         folder.update_run(status="finished")
         yield
 
     monkeypatch.setattr(folder, "lock", lock)
-    assert conducted(folder) is False
+    assert conducted(folder, lock_timeout=7.0) is False
 
 
 def test_a_run_that_finishes_before_its_settings_are_changed_keeps_them(tmp_path, monkeypatch):
