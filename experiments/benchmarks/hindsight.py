@@ -25,6 +25,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--frames", type=int, default=10_000, help="frames in the replay buffer")
     flags.add_argument("--eager", action="store_true", help="without compiled programs")
     flags.add_argument("--env_name", default="FetchPush-v4")
+    flags.add_argument("--skip_achieved", action="store_true", help="with HindsightReplayBuffer.skip_achieved")
     return flags
 
 
@@ -47,6 +48,7 @@ def measure(method: str, options: argparse.Namespace) -> list[float]:
         [
             f"create_environment.env_name = '{options.env_name}'", f"initial_collect_steps = {frames}",
             f"num_env_steps = {frames + 1}", f"create_agent.compile = {not options.eager}",
+            f"HindsightReplayBuffer.skip_achieved = {options.skip_achieved}",
         ],
     )  # fmt: skip
     trainer = configuration.build(experiment.create_experiment)

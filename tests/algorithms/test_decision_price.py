@@ -19,7 +19,6 @@ from taac.training.checks import check_decision_price
 from tests.algorithms.taac_reference import TAAC, experience_of, small, taac
 from tests.training.runs import built, learn_until
 
-BETA = 0.3  # of `always`, at every frame
 
 
 def test_without_a_price_there_is_none():

@@ -282,6 +282,8 @@ def test_what_a_memory_is_warmed_up_with_is_no_part_of_what_is_learnt(more):
     goal, first = step.observation["desired_goal"][0, :, 0], batch.first
     ahead = first % 20 + 3 < 19  # later frames of the episode are left
     assert torch.equal(goal >= 0, ahead) and (goal[ahead] > first[ahead] + 3).all()
+    crossed = first % 20 > 16  # the episode that is learnt from begins within the burn-in
+    assert crossed.any() and (step.observation["desired_goal"][3, crossed, 0] > first[crossed] + 3).all()
     whole = first % 20 < 12
     assert whole.any() and (step.step_type[1:4, whole] == MID).all() and (step.discount[:4, whole] == 1).all()
     if "max_steps" in more:

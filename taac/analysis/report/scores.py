@@ -45,7 +45,6 @@ REPETITION = (
     "fraction_same", "multiply_adds",
 )  # fmt: skip
 WORST, LEAVE_OUT = "worst", "leave_out"  # what counts for diverged runs
-_PROGRESS = ("env_steps", "updates", "training_decisions", "seconds", "episodes")  # columns that are not performance
 
 
 class Options(NamedTuple):
