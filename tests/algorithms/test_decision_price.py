@@ -20,7 +20,6 @@ from tests.algorithms.taac_reference import TAAC, experience_of, small, taac
 from tests.training.runs import built, learn_until
 
 
-
 def test_without_a_price_there_is_none():
     algorithm, experience = taac(TAAC), experience_of(TAAC)
     info = algorithm.train_step(experience)
