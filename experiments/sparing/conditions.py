@@ -18,6 +18,7 @@ import numpy as np
 
 from taac.analysis.readers import run_records
 from taac.analysis.statistics.intervals import estimate_interval
+from taac.runs.run_folder import RunFolder
 
 THRESHOLDS, DELAYS, EPISODES = (0.5, 0.6, 0.7, 0.8, 0.9), (0, 1, 2), 10
 COLUMNS = ("task", "method", "seed", "threshold", "delay", "return_mean", "decisions")
@@ -27,7 +28,7 @@ Rows = list[dict[str, Any]]
 def wanted(root: Path) -> Iterator[dict[str, Any]]:
     """Yields each finished run below a folder with each condition; its `folder` too."""
     for r in run_records.find(root):
-        if r.status == "finished" and not r.problems:
+        if r.status == "finished" and not r.problems and RunFolder(root / r.folder).has_checkpoints():
             run = {"folder": root / r.folder, "task": r.task, "method": r.method, "seed": r.seed}
             yield from ({**run, "threshold": "", "delay": delay} for delay in DELAYS)
             if r.method.startswith("taac"):

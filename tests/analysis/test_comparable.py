@@ -29,6 +29,8 @@ WRAPPED = "create_environment.wrappers = (@MyWrapper,)\n"
         ({"updates_per_iteration": 4}, "updates per environment step on Hopper-v5: 0.5 in 3 run(s), but odd has 2.0"),
         ({"extra_gin": "create_environment.env_kwargs = {'a': 1}\n"}, None),  # the others do not say: nothing differs
         ({"extra_gin": "SacAlgorithm.gamma = 0.5\n", "method": "sac"}, "odd has SacAlgorithm.gamma = 0.5 for None"),
+        ({"extra_gin": "SacAlgorithm.later = None\nSacAlgorithm.also = False\n", "method": "sac"}, None),  # of an earlier version
+        ({"extra_gin": "SacAlgorithm.later = True\n", "method": "sac"}, "odd has SacAlgorithm.later = True for None"),
         ({"method": "sac", "seed": 1}, "seed 1 of sac on Hopper-v5 occurs more than once: odd, sac_1"),
         ({"versions": {**VERSIONS, "tensorboard": "1.0"}}, None),
         ({"versions": {"taac": "0.1.0"}}, None),

@@ -33,6 +33,7 @@ def values_of(names, *rows):
     "settings, expected",
     [
         ([LR.format(0.003), LR.format(0.003)], ["taac", "taac"]),
+        (["A.later = None\nA.also = False\nA.x = 1\n", "A.x = 1\n"], ["taac", "taac"]),  # the second of an earlier version
         # A macro and its binding are one setting; 0.003 and 3e-3 as config.gin writes them.
         ([LR.format(0.003), LR.format(0.0001)], ["taac lr=3e-3", "taac lr=1e-4"]),
         (["A.gamma = 0.99\n", "A.gamma = 0.5\n"], ["taac gamma=0.99", "taac gamma=0.5"]),

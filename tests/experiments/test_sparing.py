@@ -79,9 +79,11 @@ def test_conditions_are_played_once(tmp_path, monkeypatch):
     from taac import api
 
     folder, asked = tmp_path / "runs", []
-    for method in ("sac", "taac"):
+    for method in ("sac", "taac", "td3"):  # of the last, whose run was copied from elsewhere, there is no checkpoint
         run = folder / "Pendulum-v1" / method / "seed_3"
-        run.mkdir(parents=True)
+        (run / "checkpoints").mkdir(parents=True)
+        if method != "td3":
+            (run / "checkpoints" / "4.json").touch()
         (run / "evaluations.csv").write_text("env_steps,return_mean\n4,-100\n")
         (run / "run.json").write_text(
             f'{{"method": "{method}", "environment": "Pendulum-v1", "seed": 3, "status": "finished", "env_steps": 4}}'

@@ -32,7 +32,8 @@ def mixtures(records: Sequence[Record]) -> list[str]:
     All runs must have the same versions of packages. The runs of a task must have the same budget, update ratio, and
     settings of evaluations and of the environment, those of its wrappers and its class included (`reaching_environment`). The
     runs of a method on a task must have the same settings except for the seed (`groups.labelled` tells others apart), and
-    every seed only once.
+    every seed only once. A setting that is None or False is as one that a run does not have: those of earlier versions lack
+    what came later.
     """
     found = []
     for package in sorted({p for r in records for p in r.versions} - set(_NO_MATTER)):
@@ -45,7 +46,7 @@ def mixtures(records: Sequence[Record]) -> list[str]:
             found += _differing(group, f"{name} on {task}", lambda r, n=name: r.settings.get(n))  # type: ignore[misc]
     for (task, method), group in grouped(records, lambda r: (r.task, r.method)).items():
         what = f"configuration of {method} on {task}"
-        found += _differing(group, what, lambda r: tuple(sorted(r.settings.items())) or None, show=False)
+        found += _differing(group, what, lambda r: tuple(sorted(in_use(r).items())) or None, show=False)
         for seed, twice in grouped(group, lambda r: r.seed).items():
             if seed is not None and len(twice) > 1:
                 found.append(f"seed {seed} of {method} on {task} occurs more than once: {named(twice)}")
@@ -98,9 +99,14 @@ def _short(value: Hashable) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
+def in_use(record: Record) -> dict[str, str]:
+    """The settings of a run that are neither None nor False, which are as those that an earlier version does not have."""
+    return {name: value for name, value in record.settings.items() if value not in ("None", "False")}
+
+
 def _changes(usual: Record, other: Record) -> str:
-    names = sorted(set(usual.settings) | set(other.settings))
-    changed = [n for n in names if usual.settings.get(n) != other.settings.get(n)]
+    there, here = in_use(usual), in_use(other)
+    changed = [n for n in sorted(set(there) | set(here)) if there.get(n) != here.get(n)]
     # A macro and the bindings that use it change together. The bindings are more informative.
     changed = [n for n in changed if "." in n] or changed
     shown = [f"{n} = {_short(other.settings.get(n))} for {_short(usual.settings.get(n))}" for n in changed[:3]]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from taac.analysis.readers import run_records
-from taac.analysis.readers.comparable import grouped
+from taac.analysis.readers.comparable import grouped, in_use
 from taac.analysis.readers.run_records import Record
 from taac.errors import TaacError
 from taac.runs.layout import MAX_NAME, is_name
@@ -55,7 +55,7 @@ def _differing(of: Sequence[Record]) -> list[str]:
     known = [r for r in of if r.settings]
     differing: set[str] = set()
     for group in grouped(known, lambda r: r.task).values():
-        pairs = [set(r.settings.items()) for r in group]
+        pairs = [set(in_use(r).items()) for r in group]
         differing |= {name for name, _ in set.union(*pairs) - set.intersection(*pairs)}
     absent = {name for name in differing if any(name not in r.settings for r in known)}
     by_values: dict[tuple[str | None, ...], str] = {}
