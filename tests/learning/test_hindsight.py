@@ -61,6 +61,17 @@ def test_every_method_whose_actions_last_a_step_learns_in_hindsight(method):
         assert not trainer.agent.algorithm.actor_on_last_frame
 
 
+@pytest.mark.parametrize("method", ["sac", "taac"])
+def test_settings_for_goals_of_objects_reach_what_they_are_of(method):
+    trainer = built([TASK, f"gin/methods/{method}.gin", "gin/her_objects.gin"], SMALL)
+    trainer.close()
+    algorithm = trainer.agent.algorithm
+    assert trainer.replay_buffer.skip_achieved and algorithm.combine_critics == "mean"
+    assert not getattr(algorithm, "entropy_in_target", False) and not getattr(algorithm, "actor_on_last_frame", False)
+    target = algorithm.temperatures()["action"].target_entropy
+    assert target == pytest.approx(2 * np.log(2 * 0.4))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("env", ["FetchReach-v4", "PointMaze_UMaze-v3"])
 def test_rewards_under_the_original_goal_are_the_stored_ones_at_every_frame(env):
