@@ -63,18 +63,20 @@ def test_neither_evaluations_nor_neighbours_change_networks_with_statistics(comp
 
 
 def test_a_gradient_step_computes_its_loss_in_training_mode_and_all_else_in_evaluation_mode():
-    trainer, seen = build(*MODES, "create_agent.reward_signals = (@RND,)", "RND.update_period = 0.5"), {}
+    trainer, seen = build(*MODES, "create_agent.reward_signals = (@RND,)", "RND.update_period = 0.5",
+                          "Learner.matmul = 'onednn'"), {}  # fmt: skip
     agent = trainer.agent
     learn_until(trainer, 1)
     signal, algorithm = agent.signals[0], agent.algorithm
     for part in (*algorithm.children(), *signal.children()):
         part.register_forward_pre_hook(lambda part, *_: seen.setdefault(part, set()).add(part.training))
     learning, loss = [], signal.loss
-    signal.loss = lambda *given: learning.append(signal.predictor.training) or loss(*given)
+    state = lambda: (signal.predictor.training, torch.backends.mkldnn.matmul.fp32_precision)  # noqa: E731
+    signal.loss = lambda *given: learning.append(state()) or loss(*given)
     assert not any(part.training for part in agent.modules())
     trainer.learner.update(trainer.replay_buffer.sample(4, trainer.segment_length), replay=trainer.replay_buffer)
     trainer.close()
-    assert not any(part.training for part in agent.modules()) and learning == [True, True]
+    assert not any(part.training for part in agent.modules()) and learning == [(True, "bf16")] * 2
     for part in (algorithm.actor, algorithm.encoder, algorithm.tau_embedding):
         assert seen[part] == {True}
     assert seen[algorithm.critics] == {False, True}  # to compare candidates, and for their loss
