@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from taac import nest
+from taac.machine.products import using
 from taac.networks import ActorNetwork, CriticEnsemble
 from tests.learning.test_compiled_update import COMPILE, traced_only  # noqa: F401, a fixture
 from tests.training.runs import assert_same_parameters, build, learn_until, run
@@ -63,8 +64,7 @@ def test_neither_evaluations_nor_neighbours_change_networks_with_statistics(comp
 
 
 def test_a_gradient_step_computes_its_loss_in_training_mode_and_all_else_in_evaluation_mode():
-    trainer, seen = build(*MODES, "create_agent.reward_signals = (@RND,)", "RND.update_period = 0.5",
-                          "Learner.matmul = 'onednn'"), {}  # fmt: skip
+    trainer, seen = build(*MODES, "create_agent.reward_signals = (@RND,)", "RND.update_period = 0.5"), {}
     agent = trainer.agent
     learn_until(trainer, 1)
     signal, algorithm = agent.signals[0], agent.algorithm
@@ -76,7 +76,9 @@ def test_a_gradient_step_computes_its_loss_in_training_mode_and_all_else_in_eval
     assert not any(part.training for part in agent.modules())
     trainer.learner.update(trainer.replay_buffer.sample(4, trainer.segment_length), replay=trainer.replay_buffer)
     trainer.close()
-    assert not any(part.training for part in agent.modules()) and learning == [(True, "bf16")] * 2
+    with using(trainer.learner.products):
+        precision = torch.backends.mkldnn.matmul.fp32_precision
+    assert not any(part.training for part in agent.modules()) and learning == [(True, precision)] * 2
     for part in (algorithm.actor, algorithm.encoder, algorithm.tau_embedding):
         assert seen[part] == {True}
     assert seen[algorithm.critics] == {False, True}  # to compare candidates, and for their loss
