@@ -230,6 +230,8 @@ def test_a_run_that_is_replaced_leaves_no_rollouts(tmp_path):
     collect.collect(root, target)
     old = target / "Toy-v0" / "sac" / "seed_0" / collect.ROLLOUTS
     old.write_text("env_steps,return_mean\n400,1\n")
+    collect.collect(root, target)
+    assert old.exists(), "only a run that is replaced loses them"
     collect.collect(root, target, replace=True)
     assert not old.exists()
 

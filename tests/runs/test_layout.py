@@ -138,3 +138,10 @@ def test_the_names_of_files_are_written_once():
 )  # fmt: skip
 def test_the_folder_of_a_run_is_safe_as_a_name(task, method, folder):
     assert layout.run_folder("R", task, method, 3) == Path("R", folder, "seed_3")
+
+
+@pytest.mark.parametrize("without", ["create_experiment.offline = True", "create_collector.uniform_initial_collect = False"])
+def test_a_run_without_random_steps_says_so(without):
+    steps = "UpdateRatio.initial_collect_steps = 500\n"
+    told = [layout.deciding(layout.parse_bindings(text), 1.0)["random steps first"] for text in (steps, steps + without)]
+    assert told == ["500", "0"]
