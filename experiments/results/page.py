@@ -3,8 +3,9 @@
 Called by `python -m experiments.results.page`.
 
 Every folder here with a `campaign.json` is a campaign, written by hand before its first run: `number` (its place on the page),
-`title` (a question), `setup`, `command`, `commit`, and `planned`: `tasks`, `methods`, `seeds` (their number) and `env_steps`, one
-number or one for each task. Its `answer`, a sentence, and what is `shown` and `not_shown` follow from the runs.
+`title` (a question), `setup`, `command`, `commit`, and `planned`: `tasks`, `methods`, `seeds` (their number, the first 0 or
+`first_seed`) and `env_steps`, one number or one for each task. Its `answer`, a sentence, and what is `shown` and `not_shown` follow
+from the runs.
 It may have `differences`: comparisons of its own, written as in `claims.json`; and `beside`: "campaign/method", runs of another
 campaign that its figure shows in grey; `"front": true`, return against decisions, as in `taac report`; `"sparing": true`,
 TLA's published rows and finished agents under other conditions (`experiments/sparing`).
@@ -350,7 +351,8 @@ def missing(groups: dict[tuple[str, str], list[Record]], plan: dict[str, Any]) -
     for method in plan["methods"]:
         for task in plan["tasks"]:
             done = {r.seed for r in groups.get((task, method), [])}
-            if seeds := [str(seed) for seed in range(plan["seeds"]) if seed not in done]:
+            first = plan.get("first_seed", 0)
+            if seeds := [str(seed) for seed in range(first, first + plan["seeds"]) if seed not in done]:
                 tasks_of.setdefault((method, f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"), []).append(task)
     return "; ".join(f"{method} on {', '.join(tasks)}, {seeds}" for (method, seeds), tasks in tasks_of.items())
 
