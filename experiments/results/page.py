@@ -4,8 +4,8 @@ Called by `python -m experiments.results.page`.
 
 Every folder here with a `campaign.json` is a campaign, written by hand before its first run: `number` (its place on the page),
 `title` (a question), `setup`, `command`, `commit`, and `planned`: `tasks`, `methods`, `seeds` (their number, the first 0 or
-`first_seed`) and `env_steps`, one number or one for each task. Its `answer`, a sentence, and what is `shown` and `not_shown` follow
-from the runs.
+`first_seed`) and `env_steps`, one number or one for each task. Its `answer`, a sentence, and what is `shown` and `not_shown`
+follow from the runs.
 It may have `differences`: comparisons of its own, written as in `claims.json`; and `beside`: "campaign/method", runs of another
 campaign that its figure shows in grey; `"front": true`, return against decisions, as in `taac report`; `"sparing": true`,
 TLA's published rows and finished agents under other conditions (`experiments/sparing`).
