@@ -55,7 +55,7 @@ def _differing(of: Sequence[Record]) -> list[str]:
     known = [r for r in of if r.settings]
     differing: set[str] = set()
     for group in grouped(known, lambda r: r.task).values():
-        pairs = [set(in_use(r).items()) for r in group]
+        pairs: list[set] = [set(in_use(r).items()) for r in group]
         differing |= {name for name, _ in set.union(*pairs) - set.intersection(*pairs)}
     absent = {name for name in differing if any(name not in r.settings for r in known)}
     by_values: dict[tuple[str | None, ...], str] = {}
