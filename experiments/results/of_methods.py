@@ -22,9 +22,9 @@ def section(method: str, results: str) -> str:
         row = [cell.strip() for cell in line.strip("|").split("|")]
         of_runs = row[: len(HEAD)] == HEAD or (of_runs and line.startswith("|"))
         task = row[0] or task  # a cell is empty where it is that of the row above
-        if of_runs and row[1].partition("+")[0] == method:
-            more = row[1].removeprefix(method)  # such as +her
-            found.append((f"{question} ({more})" if more else question, task, *row[2 : len(HEAD)]))
+        name, _, more = (row[1] if of_runs else "").partition("+")  # such as sac+her
+        if name == method:
+            found.append((f"{question} (+{more})" if more else question, task, *row[2 : len(HEAD)]))
     if not found:
         return f"{HEADING}\nNo campaign has run it.\n"
     head = [f"| question | task | {' | '.join(HEAD[2:])} |", "|---|---|---|---|---|"]

@@ -196,9 +196,10 @@ class ObservationNormalizer(nn.Module):
 
     def __init__(self, observation_spec: Nest, clip: float | None = 10.0, epsilon: float = 1e-8):
         super().__init__()
-        for name, number in (("clip", clip), ("epsilon", epsilon)):
-            if number is not None and not number > 0:
-                raise TaacError(f"ObservationNormalizer.{name} must be above 0{', or None' * (name == 'clip')}, got {number}")
+        if clip is not None and clip <= 0:
+            raise TaacError(f"ObservationNormalizer.clip must be above 0, or None, got {clip}")
+        if not epsilon > 0:
+            raise TaacError(f"ObservationNormalizer.epsilon must be above 0, got {epsilon}")
         self.clip, self.epsilon = clip, epsilon
         self.count: torch.Tensor
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))

@@ -20,9 +20,7 @@ CHECKED = 10  # batches whose stored rewards are compared with `compute_reward`
 _DIFFER = 0.01  # of their frames may: goals are stored in float32, so one may be on the other side of a threshold
 # Of one batch in ten, checks go on until so many frames were seen with another reward than most; a tenth of these may differ.
 _SELDOM, _SELDOM_DIFFER = 200, 0.1
-
-
-_TRIES = 32
+_TRIES = 32  # segments that are drawn in place of one whose new goal was achieved when its episode began
 
 
 class _NewGoals(NamedTuple):

@@ -162,10 +162,10 @@ def deciding(settings: Mapping[str, str], update_ratio: float | None) -> dict[st
     if rewards != "raw" and clip not in ("None", "not stated"):
         rewards += f", clipped at {clip}"
     length = value("Trainer.segment_length")
-    is_set = {("create_experiment.offline", "True"), ("create_collector.uniform_initial_collect", "False")} & {*settings.items()}
+    without = {("create_experiment.offline", "True"), ("create_collector.uniform_initial_collect", "False")} & {*settings.items()}
     return {
         "learning rate": value("Learner.learning_rate"),
-        "random steps first": "0" if is_set else value("UpdateRatio.initial_collect_steps"),
+        "random steps first": "0" if without else value("UpdateRatio.initial_collect_steps"),
         "rewards": rewards,
         "updates a step": "no constant" if update_ratio is None else f"{update_ratio:g}",
         "batch": f"{value('Trainer.batch_size')} x {length} frames",

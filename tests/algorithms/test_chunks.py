@@ -163,8 +163,7 @@ def test_a_window_by_hand(kinds, discount, actions, reward, product):
     assert windows.bootstrap.discount.item() == pytest.approx(product)
     assert torch.equal(step.observation, experience.time_step.observation[[0, actions]])
     assert step.step_type[:, 0].tolist() == [kinds[0], kinds[actions]]
-    a, *rest = sac().action_parts(step.prev_action[1])
-    rest, left = rest
+    a, rest, left = sac().action_parts(step.prev_action[1])
     executed, others = torch.cat([a, rest], -1)[0].tensor_split([2 * actions])
     assert torch.equal(executed, experience.time_step.prev_action[1 : actions + 1, 0].flatten())
     if product == 0:  # after a termination anything may follow
