@@ -584,3 +584,13 @@ def test_the_return_of_a_chunk_that_goes_on_is_monte_carlos():
     expected = sum(GAMMA**i * 2.0**i for i in range(4)) + GAMMA**4 * value
     assert target[0, 0].item() == pytest.approx(expected, rel=1e-4)
     assert np.allclose(info.beta[4, 0].tolist(), [0, 1])
+
+
+def test_a_truncated_window_is_masked_though_one_part_of_the_reward_is_not_discounted_on():
+    algorithm = sac()
+    algorithm.td_loss.discount = lambda step: step.discount.unsqueeze(-1) * torch.tensor([GAMMA, 0.0])
+    experience = segment([MID, MID, LAST, FIRST])
+    step = experience.time_step
+    reward = step.reward.unsqueeze(-1).expand(-1, -1, 2)
+    windows = algorithm.windows(experience._replace(time_step=step._replace(reward=reward)))
+    assert windows.experience.time_step.prev_action[1, 0, -1] == windows.num_actions == 2
