@@ -80,6 +80,8 @@ def test_values_that_are_refused(param, message):
             ["TlaAlgorithm.slow_steps = 6"],
             r"segment_length must be 13 or more frames \(.*TlaAlgorithm.slow_steps = 6\), got 11",
         ),
+        ("sac_chunk", ["Trainer.segment_length = 7"], r"must be 6 frames \(.*chunk_length = 5 actions\), got 7: no others"),
+        ("sac_chunk", ["SacAlgorithm.td_loss = @TDLoss()"], "SacChunkAlgorithm.td_loss must be @OneStepTDLoss"),
         (
             "sac_recurrent",
             ["RecurrentSacAlgorithm.burn_in = 3", "Trainer.segment_length = 4"],

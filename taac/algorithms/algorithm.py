@@ -76,6 +76,7 @@ class Algorithm(ForwardingConstructor, nn.Module):
 
     min_segment_length = 2  # fewest frames T of a segment from which everything used in acting can be learnt
     min_segment_reason = "one transition that is learnt from"  # the reason for this minimum, for display
+    max_segment_length: int | None = None  # most frames T that are learnt from; None: any number
     burn_in = 0  # first frames of a segment that are not learnt from
     reward_scale = 1.0  # factor applied to rewards in learning
     switch_threshold: float | None = None  # a greedy agent switches where the probability is above it; None: it has none

@@ -101,7 +101,7 @@ class SacChunkAlgorithm(SacAlgorithm):
         if type(self.td_loss) is not OneStepTDLoss:
             raise TaacError(f"SacChunkAlgorithm.td_loss must be @OneStepTDLoss(), got {type(self.td_loss).__name__}")
         self.learns_prefixes = isinstance(self.critics, PrefixCritics)
-        self.min_segment_length = chunk_length + 1
+        self.min_segment_length = self.max_segment_length = chunk_length + 1
         self.min_segment_reason = f"so that it holds a chunk of SacChunkAlgorithm.chunk_length = {chunk_length} actions"
 
     def action_parts(self, action: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -60,16 +60,18 @@ class Pictures(gymnasium.ObservationWrapper):
 
     Args:
         env: its observation is a picture, or has some.
-        grayscale: makes pictures of 3 channels grey, `[H, W, 1]`.
+        grayscale: makes pictures of 3 channels grey, `[H, W, 1]`; of bools, where any channel is True.
 
     Raises:
-        TaacError: there is no picture.
+        TaacError: there is no picture, or none to make grey.
     """
 
     def __init__(self, env: gymnasium.Env, grayscale: bool = False):
         super().__init__(env)
-        self._grayscale = grayscale
+        self._grayscale, self._greyed = grayscale, False
         self.observation_space = map_picture_spaces(env.observation_space, "Pictures", self._picture)
+        if grayscale and not self._greyed:
+            raise TaacError(f"Pictures.grayscale needs pictures of 3 channels; the observation space is {env.observation_space}")
 
     def observation(self, observation: Any) -> Any:
         return map_pictures(self.env.observation_space, observation, self._picture)
@@ -81,6 +83,9 @@ class Pictures(gymnasium.ObservationWrapper):
         if first <= 4 and first < min(others):
             picture = np.moveaxis(picture, 0, -1)
         if self._grayscale and picture.shape[-1] == 3:
+            self._greyed = True
+            if picture.dtype == bool:
+                return np.any(picture, axis=-1)[..., None].astype(np.uint8)
             return np.round(picture @ _LUMA)[..., None].astype(np.uint8)
         return np.ascontiguousarray(picture, np.uint8)
 

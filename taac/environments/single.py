@@ -349,7 +349,10 @@ class EpisodeInfo(gymnasium.Wrapper):
         if terminated or truncated:
             if unknown := [key for (key, _), found in zip(self._names, self._found) if not found]:
                 has = ", ".join(sorted(map(str, info))) or "nothing"
-                raise TaacError(f"create_environment.info: no step of an episode had '{unknown[0]}' in its info, the last {has}")
+                raise TaacError(
+                    f"create_environment.info: no step of an episode had '{unknown[0]}' in its info, the last {has}. A number "
+                    "that only some episodes have needs a wrapper that puts one into all"
+                )
             numbers = [_RESULTS[how](found) for (_, how), found in zip(self._names, self._found)]
             info = {**info, "taac_episode_info": np.array(numbers, dtype=np.float64)}
         return observation, reward, terminated, truncated, info

@@ -12,6 +12,7 @@ import torch
 from taac.data_structures import FIRST, LAST, Nest, TimeStep
 from taac.errors import TaacError
 from taac.replay.replay_buffer import Batch, ReplayBuffer
+from taac.specs import TensorSpec
 
 Strategy = Literal["future", "final", "episode"]
 GoalFunction = Callable[[np.ndarray, np.ndarray, Any], Any]  # of achieved and desired goals [N, G], and N infos
@@ -91,8 +92,8 @@ class HindsightReplayBuffer(ReplayBuffer):
         if compute_reward is None:
             raise TaacError(
                 "HindsightReplayBuffer needs an environment with goals: its observation space is a Dict with achieved_goal and "
-                "desired_goal, and it has compute_reward(achieved_goal, desired_goal, info), as in Gymnasium-Robotics. Use "
-                "another task, or @ReplayBuffer"
+                "desired_goal, it has compute_reward(achieved_goal, desired_goal, info), as in Gymnasium-Robotics, and its "
+                "reward is no vector. Use another task, or @ReplayBuffer"
             )
         if strategy not in get_args(Strategy):
             raise TaacError(f"HindsightReplayBuffer.strategy must be one of {', '.join(get_args(Strategy))}, got '{strategy}'")
@@ -104,11 +105,12 @@ class HindsightReplayBuffer(ReplayBuffer):
         self._compute_reward, self._compute_terminated = compute_reward, compute_terminated
         self.strategy, self.probability, self.max_steps, self.skip_achieved = strategy, probability, max_steps, skip_achieved
         desired = experience_spec.time_step.observation["desired_goal"]
-        if len(desired.shape) != 1:
-            raise TaacError(f"HindsightReplayBuffer needs goals that are vectors; desired_goal has shape {list(desired.shape)}")
+        if not isinstance(desired, TensorSpec) or len(desired.shape) != 1:
+            raise TaacError(f"HindsightReplayBuffer needs goals that are vectors; desired_goal is {desired}")
         self._batches = self._seldom = self._seldom_wrong = self._ends = self._ends_wrong = 0  # what was checked
+        self._ends_by_chance = 0.0
         try:
-            self._rewards(*torch.zeros(2, 2, *desired.shape, dtype=desired.dtype))
+            self.reward_at_goal = float(self._rewards(*torch.zeros(2, 2, *desired.shape, dtype=desired.dtype))[0])
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise TaacError(
                 f"compute_reward cannot be called with goals [2, {', '.join(map(str, desired.shape))}] and empty infos, as "
@@ -213,8 +215,8 @@ class HindsightReplayBuffer(ReplayBuffer):
         """Refuses functions of goals that say otherwise than the environment did at those frames `[T, B']` that arrive.
 
         Rewards are compared with `compute_reward`, those that are not the usual one (a success of a sparse task) by themselves.
-        Ends with another reward than most frames, or where rewards vary with one of the highest tenth, are expected to be ends
-        by the goal.
+        An end counts as the goal's if its reward is not the usual one or, where rewards vary, is in the highest tenth, in which
+        ends must then be far more frequent than elsewhere.
         """
         seen: Any = time_step.observation
         given, achieved, desired = time_step.reward[arrives], seen["achieved_goal"][arrives], seen["desired_goal"][arrives]
@@ -234,14 +236,18 @@ class HindsightReplayBuffer(ReplayBuffer):
                 f"{int(differs.sum())} of {len(given)} sampled frames, so hindsight would mix two tasks. A wrapper that changes "
                 "rewards or goals must define compute_reward, too; one that needs the info cannot be used"
             )
-        special = seldom if seldom.float().mean() < 0.5 else given > given.quantile(0.9)
-        ends = (time_step.discount[arrives] == 0) & special
+        varies = bool(seldom.float().mean() >= 0.5)
+        special = given > given.quantile(0.9) if varies else seldom
+        ended = time_step.discount[arrives] == 0
+        ends = ended & special
+        if varies:  # as many ends as elsewhere are failures
+            self._ends_by_chance += float((ended & ~special).sum() * special.sum() / (~special).sum())
         by_goal = 0
         if self._compute_terminated is not None and bool(ends.any()):
             by_goal = int(self._terminates(achieved[ends], desired[ends]).sum())
         self._ends += int(ends.sum())
         self._ends_wrong += int(ends.sum()) - by_goal
-        if self._ends >= 10 and self._ends_wrong > self._ends / 2:
+        if self._ends >= 10 and self._ends_wrong > max(self._ends / 2, 5 * self._ends_by_chance):
             raise TaacError(
                 f"{self._ends_wrong} of {self._ends} sampled ends of episodes have another reward than most frames, as if the "
                 "goal ended them, but the environment's compute_terminated(achieved_goal, desired_goal, info) does not say so: "

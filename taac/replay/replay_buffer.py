@@ -70,8 +70,8 @@ class ReplayBuffer:
         burn_in: first frames of a segment that the algorithm does not learn from.
         learns_on_last_frame: whether it learns from the last one.
         frame_stack: k: pictures of observations, uint8 `[H, W, k C]`, are stacks whose newest frame alone is stored, `[H, W, C]`.
-            They are stacked anew when they are read, from frames of the same episode, whose first one is repeated. Where frames
-            have been overwritten, no segment begins with a stack that needs them (with priorities, it repeats the oldest one).
+            They are stacked anew when they are read, from frames of the same episode, whose first one is repeated. No segment
+            begins with a stack that needs frames which are not stored (with priorities, it repeats the oldest one).
 
     Attributes:
         added: number of frames ever added for each environment.
@@ -205,13 +205,18 @@ class ReplayBuffer:
 
     def positions(self, batch_size: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Draws segments for `sample`: their environments and first frames `[B']`, counted as in `episode_bounds`."""
-        whole = self._stack - 1 if self.added > self.length else 0  # the oldest frames' stacks have lost some
+        whole = self._stack - 1 if self._lacks_older() else 0  # the oldest frames' stacks have lost some
+        whole = max(0, min(whole, self.size - length))
         starts = self._starts(length + whole)
         environment, start = self._draw(batch_size, starts)
         start += whole
         if length == self.burn_in + 2 and not self.learns_on_last_frame:
             start = self._where_actions_are(environment, start, starts, whole)
         return environment, start.add_(self.added - self.size)
+
+    def _lacks_older(self) -> bool:
+        """Whether the oldest stored frames belong to episodes that began before them."""
+        return self._stack > 1 and (self.added > self.length or bool((self._storage.time_step.step_type[0] != FIRST).any()))
 
     def at(self, environment: torch.Tensor, first: torch.Tensor, length: int) -> Batch:
         """Returns the segments of `positions`, as a batch without weights."""

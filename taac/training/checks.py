@@ -17,7 +17,7 @@ from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError, refuse_below
 from taac.learning.learner import Learner
 from taac.machine.ranks import ALONE, Ranks
-from taac.networks import RecurrentEncoder, RewardNormalizer
+from taac.networks import RecurrentEncoder, RewardNormalizer, RewardScaler
 from taac.networks.value_heads import atoms_of
 from taac.ops.schedules import Schedule, bounds
 from taac.replay import HindsightReplayBuffer, ReplayBuffer
@@ -110,6 +110,18 @@ def check_hindsight(
             "create_agent.normalize_rewards = True takes its statistics from sampled rewards, which hindsight changes: bind "
             "False, or 'scale', which takes them from rollouts"
         )
+    if isinstance(agent.reward_normalizer, RewardScaler) and replay_buffer.probability and replay_buffer.reward_at_goal > 0:
+        raise TaacError(
+            "create_agent.normalize_rewards = 'scale' and 'bounded' take the scale of returns from rollouts, which seldom reach "
+            f"their goals, but hindsight's segments do, and get {replay_buffer.reward_at_goal:g} for a step there: bind False, "
+            "and for critics that predict distributions CategoricalReturns.low and high"
+        )
+    shortest = agent.algorithm.min_segment_length - 1 - replay_buffer.burn_in
+    if replay_buffer.max_steps is not None and replay_buffer.max_steps < shortest:
+        raise TaacError(
+            f"HindsightReplayBuffer.max_steps must be {shortest} or more ({agent.algorithm.min_segment_reason}), got "
+            f"{replay_buffer.max_steps}"
+        )
     if demonstrations_ctor is SqilReplay:
         raise TaacError("SqilReplay sets all rewards itself, so HindsightReplayBuffer has no effect: use @ReplayBuffer")
 
@@ -151,6 +163,11 @@ def check_segments(
     shortest, reason = agent.algorithm.min_segment_length, agent.algorithm.min_segment_reason
     if length < shortest:
         raise TaacError(f"Trainer.segment_length must be {shortest} or more frames ({reason}), got {length}")
+    if agent.algorithm.max_segment_length is not None and length > agent.algorithm.max_segment_length:
+        raise TaacError(
+            f"Trainer.segment_length must be {agent.algorithm.max_segment_length} frames ({reason}), got {length}: no others "
+            "would be learnt from"
+        )
     least = length * environment.num_envs * ranks.count * environment.durations[1]
     if initial_collect_steps is not None and num_env_steps <= initial_collect_steps:
         example = max(least, num_env_steps // 2)

@@ -131,12 +131,14 @@ def known_tags() -> dict[str, str]:
 def unknown_tags(tags: Sequence[str], own: Mapping[str, str]) -> list[str]:
     """Returns the tags that are neither in the table nor among an algorithm's own.
 
-    A template's `{name}` matches anything without a slash.
+    A template's `{name}` matches anything without a slash, or with slashes if the environment chose it.
     """
     if not tags:
         return []
     known = {**known_tags(), **own}
-    patterns = [re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(tag))) for tag in known if "{" in tag]
+    patterns = [
+        re.compile(re.sub(r"\\\{\w+\\\}", ".+" if "/info/" in tag else "[^/]+", re.escape(tag))) for tag in known if "{" in tag
+    ]
     return [tag for tag in tags if tag not in known and not any(pattern.fullmatch(tag) for pattern in patterns)]
 
 
@@ -194,8 +196,8 @@ class SummaryWriter:
 
     def episodes(self, phase: str, summary: EpisodeSummary, env_steps: int) -> None:
         """Writes the averages over episodes under `rollout/` or `evaluation/`."""
-        known = {k.removesuffix("_mean"): v for k, v in summary.numbers().items() if k != "episodes" and not math.isnan(v)}
-        self.scalars({f"{phase}/{k}": v for k, v in known.items()}, env_steps)
+        known = {k: v for k, v in summary.numbers().items() if k != "episodes" and not math.isnan(v)}
+        self.scalars({f"{phase}/{'return' if k == 'return_mean' else k}": v for k, v in known.items()}, env_steps)
 
     def text(self, tag: str, text: str, env_steps: int = 0) -> None:
         self._writer.add_text(tag, text, env_steps)

@@ -87,7 +87,7 @@ def test_pictures_inside_a_dict_are_stacked_alone():
 
 
 @pytest.mark.parametrize(
-    "form, grayscale, channels", [("grey", False, 1), ("first", False, 3), ("first", True, 1), ("last", True, 1)]
+    "form, grayscale, channels", [("grey", False, 1), ("first", False, 3), ("first", True, 1), ("last", False, 1)]
 )
 def test_pictures_come_to_one_form(form, grayscale, channels):
     env = Pictures(Drift(form), grayscale)
@@ -104,6 +104,21 @@ def test_grey_is_how_bright_a_colour_looks():
         picture = np.zeros((3, 12, 12), np.uint8)
         picture[channel] = 200
         assert (env.observation(picture) == expected).all()
+
+
+def test_colours_of_bools_are_grey_where_one_is_true():
+    bools = spaces.Box(0, 1, (3, 12, 12), np.bool_)
+    env = Pictures(gymnasium.wrappers.TransformObservation(Drift("first"), lambda x: x > 0, bools), grayscale=True)
+    assert env.observation_space.high.max() == 1
+    for channel in range(3):
+        picture = np.zeros((3, 12, 12), bool)
+        picture[channel, :, 4] = True
+        assert np.array_equal(env.observation(picture)[..., 0], picture.any(0))
+
+
+def test_what_has_no_colours_cannot_be_made_grey():
+    with pytest.raises(TaacError, match=r"Pictures\.grayscale needs pictures of 3 channels"):
+        Pictures(Drift("last"), grayscale=True)
 
 
 @pytest.mark.parametrize("channels, first", [(1, True), (4, True), (5, False)])

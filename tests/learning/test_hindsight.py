@@ -9,8 +9,10 @@ import torch
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
 from taac.algorithms import SacAlgorithm
+from taac.demonstrations.replay import SqilReplay
 from taac.errors import TaacError
 from taac.replay import HindsightReplayBuffer
+from taac.training.checks import check_hindsight
 from tests.methods import DISCRETE_METHODS, METHODS, fitting, thinned
 from tests.training.runs import assert_same_parameters, built, learn_until, rows, run, trained
 
@@ -102,11 +104,28 @@ def test_without_hindsight_they_are_not():
         ("sac", ["create_environment.env_name = 'Pendulum-v1'"], "achieved_goal and desired_goal"),
         ("sac", ["create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"], "nothing in this experiment uses"),
         ("sac", ["create_environment.wrappers = (@ObservationDelay,)"], "hindsight knows no rewards: use ActionDelay"),
+        (
+            "sac",
+            ["create_environment.wrappers = (@SuccessEndsEpisode,)", "create_agent.normalize_rewards = 'scale'"],
+            "seldom reach their goals, .* get 1 for a step there: bind False, .*CategoricalReturns.low and high",
+        ),
+        ("sac_chunk", ["HindsightReplayBuffer.max_steps = 4"], r"max_steps must be 5 or more \(.*chunk_length = 5 .*\), got 4"),
     ],
 )  # fmt: skip
 def test_what_would_not_learn_from_other_goals_is_refused(method, params, said):
     with pytest.raises(TaacError, match=said):
         make(method, *params)
+
+
+def test_rewards_of_sqil_and_goals_of_several_agents_are_refused():
+    trainer = make("sac")
+    trainer.close()
+    buffer, environment, agent = trainer.replay_buffer, trainer.collector.environment, trainer.agent
+    with pytest.raises(TaacError, match="SqilReplay sets all rewards itself"):
+        check_hindsight(buffer, environment, agent, SqilReplay)
+    agent.agents = 2
+    with pytest.raises(TaacError, match="agents that share a policy have no goals of their own"):
+        check_hindsight(buffer, environment, agent, None)
 
 
 def test_processes_of_their_own_leave_the_reward_function_here():

@@ -95,6 +95,12 @@ def test_channels_first_are_refused(shape, dtype):
         ObservationEncoder(bounded(shape, 0, 255, dtype))
 
 
+def test_a_board_may_have_more_planes_than_rows():
+    ObservationEncoder(
+        bounded((6, 7, 8), 0, 1, torch.uint8), functools.partial(ImageEncoder, kernels=(2,), channels=(2,), strides=(1,))
+    )
+
+
 @pytest.mark.parametrize(
     "space, stack, expected",
     [

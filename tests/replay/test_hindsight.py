@@ -270,6 +270,27 @@ def test_longer_segments_are_cut_where_the_goal_is_new():
     assert (step.step_type[2:, inside & new] == LAST).all() and (step.step_type[1, inside & new] == MID).all()
     assert (step.step_type[1:, inside & ~new] == MID).all() and bool((inside & ~new).any())
     assert (step.discount == 1).all()
+    begins = (batch.first % 20 == 16) & new  # the next episode does, 4 frames after
+    assert begins.any() and (step.step_type[4, begins] == FIRST).all() and (step.step_type[2:4, begins] == LAST).all()
+
+
+def test_functions_are_given_what_was_achieved_before_what_was_desired():
+    """The reward is by how much the goal is passed, which ends the episode."""
+
+    def passed(achieved, desired, info):
+        return (achieved - desired)[..., 0]
+
+    replay = buffer(1, 60, compute_reward=passed, compute_terminated=lambda a, d, i: passed(a, d, i) >= 0, probability=1.0)
+    for n in range(60):
+        one = frame([FIRST if n % 20 == 0 else LAST if n % 20 == 19 else MID], [n], [100.0])
+        one.time_step.reward[:] = 0.0 if n % 20 == 0 else n - 100.0
+        replay.add(one)
+    torch.manual_seed(0)
+    batch = replay.sample_batch(200, 4)
+    step, whole = batch.experience.time_step, batch.first % 20 < 16
+    over = (batch.first + torch.arange(4).unsqueeze(1) - step.observation["desired_goal"][0, :, 0])[:, whole]
+    assert torch.equal(step.reward[1:, whole], over[1:]) and (over < 0).any() and (over > 0).any()
+    assert torch.equal(step.discount[1:, whole] == 0, over[1:] >= 0)
 
 
 @pytest.mark.parametrize("more", [{"max_steps": 2}, {"compute_terminated": reached}])
@@ -411,6 +432,23 @@ def test_ends_by_the_goal_are_known_by_dense_rewards_too():
     replayed(5.0)
 
 
+def test_failures_that_are_as_frequent_far_from_the_goal_are_none_of_its_ends():
+    draw = np.random.default_rng(0)
+    replay = buffer(1, 2000, compute_reward=lambda a, d, i: -np.abs(a - d)[..., 0])
+    begins = True
+    for n in range(2000):
+        fails = not begins and draw.random() < 0.3
+        at = draw.integers(100)
+        one = frame([FIRST if begins else LAST if fails else MID], [n], [0.0], discount=1.0 - fails, achieved=[at])
+        one.time_step.reward[:] = 0.0 if begins else -float(at)
+        replay.add(one)
+        begins = fails
+    torch.manual_seed(0)
+    for _ in range(10):
+        replay.sample_batch(64, 2)
+    assert replay._ends > 20
+
+
 def test_the_next_episode_of_a_segment_is_learnt_from():
     """Episodes of 4 frames: a goal reached in the first does not end the second, which begins in the same segment."""
     torch.manual_seed(0)
@@ -430,11 +468,12 @@ def test_the_newest_episode_that_has_ended():
     assert found is not None and found.time_step.observation["observation"][:, 0, 1].tolist() == [4, 5, 6, 7]
 
 
-def test_goals_that_are_no_vectors_are_refused():
+@pytest.mark.parametrize("goal, said", [(TensorSpec((4, 4)), r"float32\[4, 4\]"), ({"kettle": TensorSpec((4,))}, "{'kettle'")])
+def test_goals_that_are_no_vectors_are_refused(goal, said):
     step = SPEC.time_step
-    pictures = SPEC._replace(time_step=step._replace(observation={**step.observation, "desired_goal": TensorSpec((4, 4))}))
-    with pytest.raises(TaacError, match=r"needs goals that are vectors; desired_goal has shape \[4, 4\]"):
-        HindsightReplayBuffer(pictures, 1, compute_reward=reward_of, length=20)
+    spec = SPEC._replace(time_step=step._replace(observation={**step.observation, "desired_goal": goal}))
+    with pytest.raises(TaacError, match="needs goals that are vectors; desired_goal is " + said):
+        HindsightReplayBuffer(spec, 1, compute_reward=reward_of, length=20)
 
 
 @pytest.mark.parametrize("moved, skip", [(10, False), (10, True), (1000, True)])

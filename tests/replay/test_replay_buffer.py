@@ -429,3 +429,22 @@ def test_no_segment_begins_with_a_stack_that_has_lost_frames(beyond, kinds):
         replay.add(frame._replace(time_step=step))
     for _ in range(50):
         assert (replay.sample_batch(16, 2).first >= beyond + 2).all()
+
+
+@pytest.mark.parametrize("learns_on_last_frame", [True, False])
+def test_a_buffer_may_begin_inside_an_episode(learns_on_last_frame):
+    """Demonstrations are cut into as many parts as there are environments; a resumed run may have forgotten its frames."""
+    torch.manual_seed(0)
+    spec = Experience(time_step_spec(TensorSpec((1, 1, 3), torch.uint8), TensorSpec((1,)), None), ())
+    replay = ReplayBuffer(spec, 2, 20, frame_stack=3, learns_on_last_frame=learns_on_last_frame)
+    for number in range(12):
+        frame = zeros(spec, 2)
+        picture = torch.arange(number - 2, number + 1).clamp(min=0).to(torch.uint8).expand(2, 1, 1, 3)
+        kinds = torch.tensor([min(number, 1), 2 - number % 2], dtype=torch.uint8)  # the second has no FIRST, and ends everywhere
+        replay.add(frame._replace(time_step=frame.time_step._replace(step_type=kinds, observation=picture)))
+    assert {first for _ in range(50) for first in replay.sample_batch(16, 2).first.tolist()} == {*range(2, 11)}
+    tight = ReplayBuffer(spec, 2, 20, frame_stack=3)
+    for _ in range(2):
+        frame = zeros(spec, 2)
+        tight.add(frame._replace(time_step=frame.time_step._replace(step_type=torch.ones(2, dtype=torch.uint8))))
+    assert (tight.sample_batch(4, 2).first == 0).all()  # it has no others

@@ -67,6 +67,17 @@ def test_every_episode_average_has_a_tag():
         assert {f"{phase}/{name}" for name in names - without} == {t for t in known_tags() if t.startswith(f"{phase}/")}
 
 
+def test_numbers_of_the_environment_keep_their_names(tmp_path, capsys):
+    own = {"return_mean": 1.0, "speed": 2.0, "speed_mean": 3.0, "reward/forward": 4.0}
+    numbers = dict.fromkeys(EpisodeSummary._fields, 0) | {"info": own}
+    writer = SummaryWriter(tmp_path)
+    writer.episodes("evaluation", EpisodeSummary(**numbers), 10)
+    writer.close()
+    found = {tag: of.value.tolist() for tag, of in events.read(tmp_path).scalars.items() if "/info/" in tag}
+    assert found == {f"evaluation/info/{name}": [value] for name, value in own.items()}
+    assert "no meaning" not in capsys.readouterr().err
+
+
 # Prefixes of tags that are no means over updates: of episodes, and of counts and settings at the summary.
 NO_MEANS = ("rollout/", "evaluation/", "time/", "count/", "schedule/", "learning_rate/", "gradient/total")
 

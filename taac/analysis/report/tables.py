@@ -201,8 +201,9 @@ def _task(task: dict[str, Any], pairs: Sequence[dict[str, Any]], areas: Sequence
     if not names:
         return lines
     lines += [f"What the environment reports, acting greedily in the last {task['evaluations']} evaluation(s):", ""]
-    return lines + _table(["method", *(name.removeprefix(INFO) for name in names)], [
-        [m["method"], *(with_interval(m["info"][name]["mean"]) if name in m["info"] else "" for name in names)]
+    return lines + _table(["method", "runs", *(name.removeprefix(INFO) for name in names)], [
+        [m["method"], max((of["runs"] for of in m["info"].values()), default=0)]  # none that diverged
+        + [with_interval(m["info"][name]["mean"]) if name in m["info"] else "" for name in names]
         for m in task["methods"]
     ])  # fmt: skip
 
