@@ -21,6 +21,11 @@ def is_container(nest: Nest) -> bool:
     return isinstance(nest, (dict, tuple, list))
 
 
+def kind(leaf: Any) -> str:
+    """Returns dtype and shape of a tensor, or the type of anything else."""
+    return f"{leaf.dtype} {list(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__
+
+
 def map_structure(fn: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
     """The nest of `fn(leaf, ...)` over corresponding leaves of nests with the same structure.
 

@@ -48,15 +48,14 @@ def measure(method: str, options: argparse.Namespace) -> list[float]:
         [
             f"create_environment.env_name = '{options.env_name}'", f"initial_collect_steps = {frames}",
             f"num_env_steps = {frames + 1}", f"create_agent.compile = {not options.eager}",
-            f"HindsightReplayBuffer.skip_achieved = {options.skip_achieved}",
+            f"HindsightReplayBuffer.skip_achieved = {options.skip_achieved}", *options.gin_param,
         ],
     )  # fmt: skip
     trainer = configuration.build(experiment.create_experiment)
     try:
         while trainer.env_steps < frames:
             trainer.collect()
-        replay, rounds = trainer.replay_buffer, 1 if options.quick else options.rounds or 10
-        updates, found = 2 if options.quick else 50, []
+        replay, updates, found = trainer.replay_buffer, 2 if options.quick else 50, []
 
         def seconds(probability: float) -> float:
             replay.probability = probability
@@ -66,7 +65,7 @@ def measure(method: str, options: argparse.Namespace) -> list[float]:
             return time.perf_counter() - began
 
         seconds(0.8), seconds(0.0)  # compiles, and reads the index of episodes once
-        for _ in range(rounds):
+        for _ in range(options.rounds):
             without = seconds(0.0)
             found.append(seconds(0.8) / without)
         print(f"{method}: {statistics.median(found):.3f}, {updates / without:.0f} updates/s without", flush=True)

@@ -78,11 +78,10 @@ class Collecting:
         Raises:
             EnvironmentFailed: the run is `stopping`, or the environments cannot be restarted or have been restarted too often.
         """
-        raise NotImplementedError
+        raise failure
 
     def give_up(self) -> None:
         """Truncates the running episodes after a failure that `restart` cannot mend. A resumed run begins new ones."""
-        raise NotImplementedError
 
     def summaries(self) -> dict[str, float]:
         """Returns scalars by tag, of what happened since the last call."""
@@ -143,11 +142,10 @@ class Collecting:
 
     def _running(self) -> dict[str, Any] | None:
         """Returns the state of the running episodes; None if they were truncated and no new ones have begun."""
-        raise NotImplementedError
+        return None
 
     def _restore(self, running: dict[str, Any] | None) -> None:
         """Restores `_running()`."""
-        raise NotImplementedError
 
 
 class Offline(Collecting):
@@ -170,15 +168,6 @@ class Offline(Collecting):
         self.env_steps += self._num_envs
         self.decisions += self._num_envs
         return self._num_envs
-
-    def restart(self, failure: EnvironmentFailed, stopping: Callable[[], bool] = lambda: False) -> None:
-        raise failure
-
-    def give_up(self) -> None: ...
-
-    def _running(self) -> None: ...
-
-    def _restore(self, running: dict[str, Any] | None) -> None: ...
 
 
 def plain(episode: Episode) -> dict[str, Any]:

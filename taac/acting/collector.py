@@ -210,11 +210,7 @@ class Collector(Collecting):
 
 def _packed(like: Any, leaves: list[torch.Tensor], device: torch.device) -> Any:
     """Packs saved leaves like the structure `like`. Refuses leaves of another type or shape."""
-    kinds = [_kind(leaf) for leaf in nest.flatten(like)]
-    if (given := [_kind(leaf) for leaf in leaves]) != kinds:
+    kinds = [nest.kind(leaf) for leaf in nest.flatten(like)]
+    if (given := [nest.kind(leaf) for leaf in leaves]) != kinds:
         raise Damaged(f"it holds states of another kind: {given}, expected {kinds}")
     return nest.pack_like(like, [leaf.to(device) for leaf in leaves])
-
-
-def _kind(value: Any) -> str:
-    return f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__

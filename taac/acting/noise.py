@@ -41,15 +41,11 @@ class Noise:
                 "needs the probabilities of independent ones. Remove it"
             )
 
-    @staticmethod
-    def blank(agent: Agent, batch_size: int) -> torch.Tensor:
-        """Returns zeros of the noise's shape `[B(, N), A]`, N for agents that share the policy."""
-        agents = () if agent.agents is None else (agent.agents.count,)
-        return torch.zeros(batch_size, *agents, agent.algorithm.action_size, device=agent.device)
-
     def initial_state(self, agent: Agent, batch_size: int) -> NoiseState:
         """Returns the state at the start of an episode."""
-        values = self._blank_values(self.blank(agent, batch_size), agent)
+        agents = () if agent.agents is None else (agent.agents.count,)
+        blank = torch.zeros(batch_size, *agents, agent.algorithm.action_size, device=agent.device)  # [B(, N), A]
+        values = self._blank_values(blank, agent)
         return NoiseState(values, torch.zeros(batch_size, dtype=torch.int64, device=agent.device))
 
     def draw(self, agent: Agent, time_step: TimeStep, state: NoiseState) -> tuple[torch.Tensor, NoiseState]:

@@ -28,6 +28,7 @@ from taac.errors import TaacError
 from taac.networks import CriticEnsemble, LocalEncoder, ObservationEncoder
 from taac.networks.bodies import projections
 from taac.networks.value_heads import Combination
+from taac.ops import losses
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
 from taac.ops.value_distributions import Value, ValueDistribution, mean_of, shifted
 from taac.specs import TensorSpec, observed
@@ -223,6 +224,37 @@ class ActorCriticAlgorithm(Algorithm):
 
     def _shared(self, features: torch.Tensor) -> torch.Tensor:
         return features if self.actor_trains_encoder and learns_policy() else features.detach()
+
+    # Acting of a policy that has no state: a subclass defines `greedy_step` and `sampled_step`, or all of these ---------
+
+    def initial_state(self, batch_size: int) -> Nest:
+        return ()
+
+    @torch.inference_mode()
+    def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
+        return self.greedy_step(time_step, self.actor_features(time_step.observation), epsilon)
+
+    @torch.inference_mode()
+    def rollout_step(self, time_step: TimeStep, state: Nest, noise: torch.Tensor | None = None) -> AlgStep:
+        return self.sampled_step(time_step, self.actor_features(time_step.observation), noise)
+
+    @torch.inference_mode()
+    def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+        batch, device = time_step.step_type.shape[0], time_step.step_type.device
+        return self.execute(time_step, torch.empty(batch, self.action_size, device=device).uniform_(-1.0, 1.0))
+
+    def greedy_step(self, time_step: TimeStep, features: torch.Tensor, epsilon: float) -> AlgStep:
+        """Returns the step of `predict_step`, given the actor's features `[B, F]`."""
+        raise NotImplementedError
+
+    def sampled_step(self, time_step: TimeStep, features: torch.Tensor, noise: torch.Tensor | None = None) -> AlgStep:
+        """Returns the step of `rollout_step`, given the actor's features `[B, F]`."""
+        raise NotImplementedError
+
+    def execute(self, time_step: TimeStep, action: Any) -> AlgStep:
+        """Returns the step that executes an action, leaves `[B, ...]`."""
+        # Replay finds this action in the next frame's prev_action, so nothing else is stored.
+        return AlgStep(action, (), (), torch.ones_like(time_step.step_type, dtype=torch.bool))
 
     # Critics' values -------------------------------------------------------------------------------------------------
 
@@ -445,11 +477,22 @@ class ActorCriticAlgorithm(Algorithm):
             regularized[f"loss/regularizer_{regularizer.name}"] = self.mean_acted(experience, added)
         missing = len(critic_loss) - len(actor_loss)  # 1 if the actor does not learn on the last frame
         loss = self.masked(experience, nn.functional.pad(actor_loss, (0, 0, 0, missing)) + critic_loss)
-        summaries = {**self.common_summaries(experience, info, critic_loss, target, temperature), **regularized, **(own or {})}
-        for name, of_temperature in temperature_losses.items():
-            summaries[f"loss/temperature_{name}"] = self.mean_acted(experience, of_temperature)
+
+        means = {
+            "loss/critic": critic_loss[:-1], "critic/q": self.mean_over_parts(info.q.detach().mean(0)),
+            "critic/target": self.mean_over_parts(target),
+        }  # fmt: skip
+        if learns_policy():
+            means["loss/actor"] = info.actor_loss
+        if info.log_pi is not None:
+            means["policy/entropy"] = -info.log_pi
         if info.log_std is not None:
-            summaries["policy/log_std"] = self.mean_acted(experience, info.log_std.mean(-1))
+            means["policy/log_std"] = info.log_std.mean(-1)
+        means.update({f"loss/temperature_{name}": x for name, x in temperature_losses.items()})
+        summaries = {tag: self.mean_acted(experience, x) for tag, x in means.items()}
+        if temperature is not None:
+            summaries["policy/alpha"] = temperature.alpha()
+        summaries = {**summaries, **regularized, **(own or {})}
         detail = self.detail(experience, info, target)
         return LossInfo(loss, summaries, self.segment_error(experience, info.q, target, info.regressed), detail)
 
@@ -479,33 +522,7 @@ class ActorCriticAlgorithm(Algorithm):
         Args:
             x: `[T, B]`, or `[T-1, B]` for frames 0..T-2.
         """
-        acted = (~experience.time_step.is_last()[: len(x)]).to(x.dtype)
-        return _weighted_mean(x.detach(), acted)
-
-    def common_summaries(
-        self,
-        experience: Experience,
-        info: TrainInfo,
-        critic_loss: torch.Tensor,
-        target: torch.Tensor,
-        temperature: Temperature | BranchTemperatures | None,
-    ) -> dict[str, torch.Tensor]:
-        """Returns the scalars that every actor-critic reports.
-
-        Means are over the learnt frames: never LAST, and for the critics never the segment's last frame.
-        """
-        acted = (~experience.time_step.is_last()).to(info.actor_loss.dtype)
-        learnt = acted[:-1]
-        found = {
-            "loss/critic": _weighted_mean(critic_loss.detach()[:-1], learnt),
-            "critic/q": _weighted_mean(self.mean_over_parts(info.q.detach().mean(0)), learnt),
-            "critic/target": _weighted_mean(self.mean_over_parts(target), learnt),
-        }
-        if learns_policy():
-            found["loss/actor"] = _weighted_mean(info.actor_loss.detach(), acted[: len(info.actor_loss)])
-        if info.log_pi is not None:
-            found["policy/entropy"] = _weighted_mean(-info.log_pi, acted[: len(info.log_pi)])
-        return found if temperature is None else {**found, "policy/alpha": temperature.alpha()}
+        return losses.masked_mean(x.detach(), ~experience.time_step.is_last()[: len(x)])
 
     # Schedules -------------------------------------------------------------------------------------------------------
 
@@ -518,22 +535,13 @@ class ActorCriticAlgorithm(Algorithm):
         return temperature
 
     def build_decision_price(
-        self, price: float | Schedule, target_rate: float | None, longest: int | None = None, setting: str = ""
+        self, price: float | Schedule, target_rate: float | None, forced: tuple[int, str] | None = None
     ) -> DecisionPrice | None:
-        """Builds the price of a decision; None if decisions are free. Lists a scheduled price in `scheduled`.
-
-        Args:
-            longest: steps after which a new decision is forced, by a `setting`; None: never.
-
-        Raises:
-            TaacError: the rate is none that can be reached; the price would grow without end.
-        """
+        """Builds the price of a decision; None if decisions are free. Lists a scheduled price in `scheduled`."""
         if not isinstance(price, Schedule) and price == 0 and target_rate is None:
             return None
         name = type(self).__name__
-        built = DecisionPrice(price, target_rate, name)
-        if longest is not None:
-            built.check_reached(name, longest, f"{setting} forces a decision after")
+        built = DecisionPrice(price, target_rate, name, forced)
         if isinstance(price, Schedule):
             self.scheduled.append(Scheduled(f"{name}.decision_price", price, built.set))
         return built
@@ -553,6 +561,11 @@ class ActorCriticAlgorithm(Algorithm):
         """Returns the temperatures by name: module `x_temperature` is named "x"; module `temperature` is named "action"."""
         found = {name: module for name, module in self.named_children() if isinstance(module, Temperature)}
         return {name.removesuffix("temperature").rstrip("_") or "action": module for name, module in found.items()}
+
+    def targets(self, experience: Experience, info: TrainInfo) -> torch.Tensor | ValueDistribution:
+        """Returns the critics' targets `[T-1, B(, D)]`, or their distributions, detached, where every step decides."""
+        switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
+        return self.td_loss.targets(experience.time_step, info.value, switch, info.bonus)
 
     def acting_modules(self) -> list[str]:
         return ["encoder" if self.actor_encoder is None else "actor_encoder", "actor"]
@@ -623,10 +636,6 @@ class ActorCriticAlgorithm(Algorithm):
 def trainable(*modules: nn.Module) -> list[nn.Parameter]:
     """Returns the trainable parameters of modules, in order."""
     return [p for module in modules for p in module.parameters() if p.requires_grad]
-
-
-def _weighted_mean(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return (x * weight).sum() / weight.sum().clamp(min=1.0)
 
 
 def task_gamma(algorithm: Any, signals: int) -> float:

@@ -293,7 +293,7 @@ class Agent(nn.Module):
             TaacError: the tensors are those of another agent; nothing is changed.
         """
         own = self._read_by_acting()
-        kinds, expected = _kinds(state), _kinds(own)
+        kinds, expected = (nest.map_structure(nest.kind, tensors) for tensors in (state, own))
         if kinds != expected:
             wrong = [
                 f"'{name}' is {kinds.get(name, 'missing')}, expected {expected.get(name, 'nothing of that name')}"
@@ -338,10 +338,6 @@ def _not_for_acting(algorithm: Algorithm) -> list[str]:
 def _prefixes(others: Sequence[str]) -> tuple[str, ...]:
     """Returns how the names begin, in an agent's state, of what an agent lacks that only acts without these sub-modules."""
     return ("reward_normalizer.", "reward_signals.", *(f"algorithm.{name}." for name in others))
-
-
-def _kinds(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
-    return {name: f"{tensor.dtype} {list(tensor.shape)}" for name, tensor in tensors.items()}
 
 
 def _check_masked(algorithm: Algorithm, reward_normalizer: RewardNormalizer | RewardScaler | None) -> None:

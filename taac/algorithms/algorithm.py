@@ -83,12 +83,8 @@ class Algorithm(ForwardingConstructor, nn.Module):
     takes_noise = False  # whether `rollout_step` takes the noise of its continuous action, see `taac/acting/noise.py`
     action_size: int  # A, the width of that noise
     actor_feature_size: int  # of `actor_features`
+    learns_on_last_frame = True  # whether anything but targets is computed from a segment's last frame
     info_depends_on_action = True  # whether `info` depends on the chosen action: then explorers must not change it
-
-    @property
-    def learns_on_last_frame(self) -> bool:
-        """Returns whether anything but targets is computed from a segment's last frame."""
-        return True
 
     @property
     def bonus_share(self) -> float:

@@ -76,11 +76,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         self.temperature_ctor = temperature_ctor
         self.temperature = self.build_temperature(temperature_ctor, target)
         self.entropy_in_target = entropy_in_target
-        self.actor_on_last_frame = actor_on_last_frame
-
-    @property
-    def learns_on_last_frame(self) -> bool:
-        return self.actor_on_last_frame
+        self.actor_on_last_frame = self.learns_on_last_frame = actor_on_last_frame
 
     @property
     def learnt_frames(self) -> slice:
@@ -100,39 +96,15 @@ class SacAlgorithm(ActorCriticAlgorithm):
         basis = self.actor.noise_basis(features) if isinstance(self.actor, ActorNetwork) else None
         return super().noise_basis(features) if basis is None else basis
 
-    def initial_state(self, batch_size: int) -> Nest:
-        return ()
-
-    @torch.inference_mode()
-    def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
-        return self.greedy_step(time_step, self.actor_features(time_step.observation), epsilon)
-
-    @torch.inference_mode()
-    def rollout_step(self, time_step: TimeStep, state: Nest, noise: torch.Tensor | None = None) -> AlgStep:
-        return self.sampled_step(time_step, self.actor_features(time_step.observation), noise)
-
     def greedy_step(self, time_step: TimeStep, features: torch.Tensor, epsilon: float) -> AlgStep:
-        """Returns the step of `predict_step`, given the actor's features `[B, F]`."""
         mean, log_std = self.actor(features)
         action = distributions.squashed_normal_mode(mean, log_std, epsilon)
         return self.execute(time_step, action)._replace(policy=(mean, log_std))
 
     def sampled_step(self, time_step: TimeStep, features: torch.Tensor, noise: torch.Tensor | None = None) -> AlgStep:
-        """Returns the step of `rollout_step`, given the actor's features `[B, F]`."""
         mean, log_std = self.actor(features)
         action = distributions.squashed_normal_action(mean, log_std, noise)
         return self.execute(time_step, action)._replace(policy=(mean, log_std))
-
-    @torch.inference_mode()
-    def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        batch, device = time_step.step_type.shape[0], time_step.step_type.device
-        return self.execute(time_step, torch.empty(batch, self.action_size, device=device).uniform_(-1.0, 1.0))
-
-    @staticmethod
-    def execute(time_step: TimeStep, action: Nest) -> AlgStep:
-        """Returns the step that executes an action, leaves `[B, ...]`."""
-        # Replay finds this action in the next frame's prev_action, so nothing else is stored.
-        return AlgStep(action, (), (), torch.ones_like(time_step.step_type, dtype=torch.bool))
 
     # Learning --------------------------------------------------------------------------------------------------------
 
@@ -229,8 +201,3 @@ class SacAlgorithm(ActorCriticAlgorithm):
         """Returns the cloning loss of a policy that sees `features` `[T-1, B, F]`."""
         mean, _ = self.actor(features)
         return self.cloned(experience, (torch.tanh(mean) - experience.time_step.prev_action[1:]).square().sum(-1))
-
-    def targets(self, experience: Experience, info: TrainInfo) -> torch.Tensor | ValueDistribution:
-        """Returns the critics' targets `[T-1, B(, D)]`, or their distributions, detached."""
-        switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
-        return self.td_loss.targets(experience.time_step, info.value, switch, info.bonus)

@@ -133,15 +133,14 @@ class SacChunkAlgorithm(SacAlgorithm):
     def _follow(self, time_step: TimeStep, state: ChunkState, proposed: AlgStep) -> AlgStep:
         """Executes the next action of the chunk, or the first of a new one where none is left."""
         decided = state.left == 0
-        new = proposed.output if self.best_of is None else self._best(time_step, proposed)
+        new = proposed.output
+        if self.best_of is not None:
+            new = self._best_of(self.critics, self.encoder(time_step.observation), *proposed.policy)
         actions = torch.where(decided.unsqueeze(-1), new, state.actions)
         left = torch.where(decided, self.length, state.left) - 1
         action, rest = actions[:, : self.step_size], actions[:, self.step_size :]
         after = ChunkState(torch.cat([rest, torch.zeros_like(action)], dim=-1), left)
         return proposed._replace(output=action, state=after, decided=decided)
-
-    def _best(self, time_step: TimeStep, proposed: AlgStep) -> torch.Tensor:
-        return self._best_of(self.critics, self.encoder(time_step.observation), *proposed.policy)
 
     def _best_of(self, critics: Any, features: torch.Tensor, mean: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
         """Returns the best of N samples `[..., h A]` of the policy."""

@@ -103,15 +103,12 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
 
     # Acting ----------------------------------------------------------------------------------------------------------
 
-    def initial_state(self, batch_size: int) -> Nest:
-        return ()
-
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
         return self.greedy_step(time_step, self._seen(time_step), epsilon)
 
     @torch.inference_mode()
-    def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+    def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:  # type: ignore[override]
         return self.sampled_step(time_step, self._seen(time_step))
 
     @torch.inference_mode()
@@ -124,7 +121,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         return AlgStep(self.discrete.from_branches(choice), (), (), decided)
 
     def greedy_step(self, time_step: TimeStep, features: torch.Tensor, epsilon: float) -> AlgStep:
-        """Returns the step of `predict_step`, given the actor's features `[B, F]`; each branch takes its likeliest choice."""
+        """Takes each branch's likeliest choice."""
         probs, _ = self.policy(features, self.valid(time_step))
         choice = probs.argmax(-1)
         if epsilon > 0:
@@ -132,8 +129,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
             choice = torch.where(torch.rand(choice.shape, device=choice.device) < epsilon, sampled, choice)
         return self.execute(time_step, choice)._replace(policy=probs)
 
-    def sampled_step(self, time_step: TimeStep, features: torch.Tensor) -> AlgStep:
-        """Returns the step of `rollout_step`, given the actor's features `[B, F]`."""
+    def sampled_step(self, time_step: TimeStep, features: torch.Tensor) -> AlgStep:  # type: ignore[override]
         probs, _ = self.policy(features, self.valid(time_step))
         return self.execute(time_step, distributions.categorical_sample(probs))._replace(policy=probs)
 
@@ -202,8 +198,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         )
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
-        switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
-        target = self.td_loss.targets(experience.time_step, info.value, switch, info.bonus)
+        target = self.targets(experience, info)
         temperature_loss, entropy = info.own
         own = self._branch_summaries(experience, entropy) if self.discrete.branched else None
         return self.loss_info(experience, info, target, self.temperature, {"action": temperature_loss}, own)
@@ -233,13 +228,11 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
             f"branch_{b}/alpha": f"temperature of branch {b}" for b in branches
         }
 
-    def _names(self) -> list[str]:
-        """Returns the names of the temperatures."""
-        return [f"branch {b}" for b in range(len(self.discrete.num_choices))] if self.discrete.branched else ["action"]
-
     def temperatures(self) -> dict[str, Temperature]:
         tuned = self.temperature
-        return dict(zip(self._names(), tuned.each() if isinstance(tuned, BranchTemperatures) else [tuned], strict=True))
+        if not isinstance(tuned, BranchTemperatures):
+            return super().temperatures()
+        return {f"branch {b}": each for b, each in enumerate(tuned.each())}
 
 
 def _targets(

@@ -230,8 +230,7 @@ class SdarAlgorithm(SacAlgorithm):
 
 def _mean_selected(experience: Experience, x: torch.Tensor) -> torch.Tensor:
     """Averages `x` `[T, B]` to a scalar over the frames with a selection: not FIRST, where all dimensions act, and not LAST."""
-    selected = (experience.time_step.step_type == StepType.MID).to(x.dtype)
-    return (x * selected).sum() / selected.sum().clamp(min=1.0)
+    return losses.masked_mean(x, experience.time_step.step_type == StepType.MID)
 
 
 def _each_dimension(mean: torch.Tensor, log_std: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -146,8 +146,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             )
         self.set_switch_threshold(switch_threshold)
         limits = {"the trajectory's length": getattr(trajectory, "length", None), "max_repeat_steps": max_repeat_steps}
-        longest = min(((steps, name) for name, steps in limits.items() if steps is not None), default=(None, ""))
-        self.decision_price = self.build_decision_price(decision_price, target_decision_rate, *longest)
+        forced = min(((steps, name) for name, steps in limits.items() if steps is not None), default=None)
+        self.decision_price = self.build_decision_price(decision_price, target_decision_rate, forced)
         self._beta(torch.zeros(1), torch.zeros(1))  # refuses invalid clipping before any work
 
     # Acting ----------------------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ class Td3Algorithm(ActorCriticAlgorithm):
     """
 
     has_proposal = takes_noise = True
+    learns_on_last_frame = False
     exploration_noise: float
     target_actor_encoder: nn.Module | None
 
@@ -77,46 +78,20 @@ class Td3Algorithm(ActorCriticAlgorithm):
         self.target_noise, self.target_noise_clip = target_noise, target_noise_clip
         self.scheduled += follow(self, exploration_noise=exploration_noise)
 
-    @property
-    def learns_on_last_frame(self) -> bool:
-        return False
-
     # Acting ----------------------------------------------------------------------------------------------------------
 
-    def initial_state(self, batch_size: int) -> Nest:
-        return ()
-
-    @torch.inference_mode()
-    def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
-        return self.greedy_step(time_step, self.actor_features(time_step.observation), epsilon)
-
-    @torch.inference_mode()
-    def rollout_step(self, time_step: TimeStep, state: Nest, noise: torch.Tensor | None = None) -> AlgStep:
-        return self.sampled_step(time_step, self.actor_features(time_step.observation), noise)
-
     def greedy_step(self, time_step: TimeStep, features: torch.Tensor, epsilon: float) -> AlgStep:
-        """Returns the step of `predict_step`, given the actor's features `[B, F]`."""
         mean = self.actor(features)
         action = torch.tanh(mean)
         if epsilon > 0:
             action = torch.where(torch.rand_like(action[..., :1]) < epsilon, self._explored(action), action)
-        return self._execute(time_step, action)._replace(policy=(mean, torch.full_like(mean, -math.inf)))
+        return self.execute(time_step, action)._replace(policy=(mean, torch.full_like(mean, -math.inf)))
 
     def sampled_step(self, time_step: TimeStep, features: torch.Tensor, noise: torch.Tensor | None = None) -> AlgStep:
-        """Returns the step of `rollout_step`, given the actor's features `[B, F]`."""
-        return self._execute(time_step, self._explored(torch.tanh(self.actor(features)), noise))
-
-    @torch.inference_mode()
-    def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        batch, device = time_step.step_type.shape[0], time_step.step_type.device
-        return self._execute(time_step, torch.empty(batch, self.action_size, device=device).uniform_(-1.0, 1.0))
+        return self.execute(time_step, self._explored(torch.tanh(self.actor(features)), noise))
 
     def _explored(self, action: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
         return (action + self.exploration_noise * (torch.randn_like(action) if noise is None else noise)).clamp(-1.0, 1.0)
-
-    @staticmethod
-    def _execute(time_step: TimeStep, action: torch.Tensor) -> AlgStep:
-        return AlgStep(action, (), (), torch.ones_like(time_step.step_type, dtype=torch.bool))
 
     # Learning --------------------------------------------------------------------------------------------------------
 
@@ -158,9 +133,7 @@ class Td3Algorithm(ActorCriticAlgorithm):
         return features, torch.tanh(self.target_actor(features if own is None else own(observation)))
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
-        switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
-        target = self.td_loss.targets(experience.time_step, info.value, switch, info.bonus)
-        return self.loss_info(experience, info, target)
+        return self.loss_info(experience, info, self.targets(experience, info))
 
     def proposal(self, observation: Nest, experience: Experience) -> torch.Tensor:
         return torch.tanh(self.actor(self.actor_features(observation)))

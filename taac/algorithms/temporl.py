@@ -106,7 +106,7 @@ class Skips(ActorCriticAlgorithm):
             self.feature_size + self.action_size, self.reward_dim, num_choices=max_skip, num_critics=1
         )
         self.check_critics(self.skip_critic)
-        self.decision_price = self.build_decision_price(decision_price, target_decision_rate, max_skip, "max_skip")
+        self.decision_price = self.build_decision_price(decision_price, target_decision_rate, (max_skip, "max_skip"))
 
     # Acting ----------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Colours, dashes and markers of methods: the same in every picture and on the page of a report.
 
-A method is drawn by its number in the list of methods. Colour, dash and marker change with periods that share no factor, so
-two methods of the same colour differ in dash and in marker, up to 32 methods. All colours stay apart for readers who cannot
+A method is drawn by its number in the list of methods. Colours repeat after 8 methods and markers after 7; dashes shift each time
+the colours repeat. So up to 32 methods differ. All colours stay apart for readers who cannot
 tell red from green or blue from yellow, and stand out from the paper, in light and in dark.
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import shutil
 import sys
@@ -16,7 +15,7 @@ from taac.campaigns.launchers import Launcher, Outcome
 from taac.campaigns.run import Run
 from taac.campaigns.time_left import TimeLeft
 from taac.errors import TaacError
-from taac.runs import durable, files, terminal
+from taac.runs import durable, files, provenance, terminal
 
 STATUSES = ("finished", "running", "waiting", "failed")
 
@@ -137,8 +136,7 @@ class Campaign:
                 self._others = _others(files.read_json(file, files.MAX_JSON_BYTES), self._all)
             every = [*self._others, *runs]
             counts = {name: [entry["status"] for entry in every].count(name) for name in STATUSES}
-            updated = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-            durable.write(file, (json.dumps({"updated": updated, **counts, "runs": every}, indent=1) + "\n").encode())
+            durable.write(file, (json.dumps({"updated": provenance.now(), **counts, "runs": every}, indent=1) + "\n").encode())
 
 
 def _others(content: Any, runs: Sequence[Run]) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -28,7 +27,6 @@ OBJECTIVES = {
     "area": "mean area under the curve",
 }
 _MOST_TRIALS = 100_000
-_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 
 
 @gin.configurable
@@ -90,7 +88,7 @@ class Trial(NamedTuple):
         return [f"{name}={value}" for name, value in self.texts.items()]
 
     def __str__(self) -> str:
-        return " ".join(f"{name}={_short(value)}" for name, value in self.texts.items())
+        return " ".join(self.words())
 
 
 class Record:
@@ -176,11 +174,6 @@ def _is_number(value: Any) -> bool:
 def _plain(value: Any) -> Any:
     """A value as JSON reads it back."""
     return json.loads(json.dumps(value))
-
-
-def _short(text: str) -> str:
-    """A number of a range with four digits; anything else as it is."""
-    return f"{float(text):.4g}" if len(text) > 8 and re.fullmatch(_NUMBER, text) else text
 
 
 # The best trial ------------------------------------------------------------------------------------------------------

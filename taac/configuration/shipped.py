@@ -11,13 +11,13 @@ from taac.configuration.reading import search_path
 
 DEFAULT_TASK = "default"  # whose settings environments have that no task file names
 Kind = Literal["tasks", "methods", "backbones", "."]
-_INCLUDED = ("base", "common", "taac_base")  # by method files
+INCLUDED = ("base", "common", "taac_base")  # by method files
 
 
 @functools.cache
 def additions() -> dict[str, Path]:
     """Returns name -> path of the files to add after a method: backbones, and those in `gin/` itself, such as `her`."""
-    return {**files("backbones"), **{name: path for name, path in files(".").items() if name not in _INCLUDED}}
+    return {**files("backbones"), **{name: path for name, path in files(".").items() if name not in INCLUDED}}
 
 
 @functools.cache

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import functools
 import multiprocessing
-import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
 from taac.environments.seeded_episodes import REPLAY, Replay
+from taac.machine.processes import exit_reason
 
 
 class Workers(AsyncVectorEnv):
@@ -100,11 +100,3 @@ def _has_answered(pipe: Any) -> bool:
     with contextlib.suppress(OSError):  # closed at the other end
         return bool(pipe.poll(0))
     return True
-
-
-def exit_reason(exitcode: int) -> str:
-    """Says how a process ended, by its exit code as `multiprocessing` returns it."""
-    if exitcode >= 0:
-        return f"exit code {exitcode}"
-    known = {int(number) for number in signal.Signals}
-    return signal.Signals(-exitcode).name if -exitcode in known else f"signal {-exitcode}"

@@ -161,7 +161,7 @@ class Learner:
         adam = functools.partial(TensorFlowAdam, eps=epsilon)
         self.optimizer = build_optimizer(optimizer_ctor, groups, at_start(learning_rate), adam)
         self.group_names, self.rate_names = [group.name for group in groups], [group.rate_name for group in groups]
-        decay_weights(self.optimizer, self.group_names, weight_decay or {}, undecayed="temperature")
+        decay_weights(self.optimizer, self.group_names, weight_decay or {})
         self.scheduled = follow(self, max_grad_norm=max_grad_norm)
         self.scheduled += scheduled_rates(self.optimizer, groups, learning_rate, own)
         self.guard = Guard(agent, self._parameters, every_step=not skips_on_device(self.optimizer))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn as nn
 
+from taac import nest
 from taac.algorithms.agent import Agent
 from taac.algorithms.algorithm import check_groups
 from taac.errors import TaacError
@@ -234,19 +235,18 @@ def take_step(optimizer: Optimizer, found_inf: torch.Tensor | None) -> None:
             one.step()
 
 
-def decay_weights(optimizer: Optimizer, names: Sequence[str], decays: Mapping[str, float], undecayed: str) -> None:
-    """Sets the `weight_decay` of an optimizer's groups, which have these `names`, in order.
+def decay_weights(optimizer: Optimizer, names: Sequence[str], decays: Mapping[str, float]) -> None:
+    """Sets the `weight_decay` of an optimizer's groups, which have these `names`, in order. That of "temperature" is 0.
 
     Args:
         decays: weight decay by group. Other groups keep the optimizer's own.
-        undecayed: a group without weight decay, whatever the optimizer's own is.
 
     Raises:
         TaacError: there is no such group, a number is negative, or the optimizer has no weight decay.
     """
     for name, decay in decays.items():
-        if name not in names or name == undecayed:
-            choices = ", ".join(n for n in names if n != undecayed)
+        if name not in names or name == "temperature":
+            choices = ", ".join(n for n in names if n != "temperature")
             raise TaacError(f"Learner.weight_decay: there is no group '{name}' with weights; there are: {choices}")
         if not 0 <= decay < float("inf"):
             raise TaacError(f"Learner.weight_decay of '{name}' must be 0 or more, got {decay}")
@@ -256,7 +256,7 @@ def decay_weights(optimizer: Optimizer, names: Sequence[str], decays: Mapping[st
     for name, group in zip(names, optimizer.param_groups, strict=True):
         if name in decays:
             group["weight_decay"] = float(decays[name])
-        elif name == undecayed and group.get("weight_decay"):
+        elif name == "temperature" and group.get("weight_decay"):
             group["weight_decay"] = 0.0
 
 
@@ -335,7 +335,7 @@ def forget(optimizer: Optimizer, parameters: Collection[torch.Tensor]) -> None:
 def _check_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     expected = state_after_a_step(optimizer)
     for index, values in state["state"].items():
-        given, right = ({name: _kind(v) for name, v in of.items()} for of in (values, expected[index]))
+        given, right = (nest.map_structure(nest.kind, of) for of in (values, expected[index]))
         if given != right:
             name = next(name for name in (*given, *right) if given.get(name) != right.get(name))
             raise TaacError(
@@ -343,16 +343,9 @@ def _check_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Non
                 f"expected {right.get(name, 'nothing of that name')}"
             )
     for ours, theirs in zip(optimizer.state_dict()["param_groups"], state["param_groups"], strict=True):
-        given, right = ({k: _kind(v) for k, v in group.items()} for group in (theirs, ours))
+        given, right = (nest.map_structure(nest.kind, group) for group in (theirs, ours))
         if given != right:
             raise TaacError(f"it holds the state of another optimizer: {given}, expected {right}")
         betas, steps = theirs.get("betas", ()), theirs.get("num_steps", 0)
         if not (all(0 <= beta < 1 for beta in betas) and 0 <= steps <= MOST_STEPS):
             raise TaacError(f"it holds numbers that no optimizer has: {steps} steps, with betas of {betas}")
-
-
-def _kind(value: Any) -> Any:
-    """Returns the type, and the shape of a tensor: what must agree between two states of one optimizer."""
-    if isinstance(value, torch.Tensor):
-        return f"{value.dtype} {list(value.shape)}"
-    return [_kind(v) for v in value] if isinstance(value, (list, tuple)) else type(value).__name__

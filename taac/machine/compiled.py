@@ -48,7 +48,7 @@ class CompiledFunction(Unwatched):
         compiler: "inductor", torch's compiler, or "none", which runs the traced graph without compiling it.
         optional: warns and calls `fn` itself where compiling fails.
 
-    TracedAttributes:
+    Attributes:
         failed: whether compiling failed, so that `fn` itself is called.
 
     Raises:

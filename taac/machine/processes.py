@@ -83,3 +83,11 @@ def die_with_parent(number: signal.Signals) -> None:
     """Asks Linux to send this process a signal when the thread that started it ends. Does nothing on other systems."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
+
+
+def exit_reason(exitcode: int) -> str:
+    """Says how a process ended, by its exit code, which is negative after a signal."""
+    if exitcode >= 0:
+        return f"exit code {exitcode}"
+    known = {int(number) for number in signal.Signals}  # most real-time signals have no name
+    return signal.Signals(-exitcode).name if -exitcode in known else f"signal {-exitcode}"

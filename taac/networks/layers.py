@@ -195,10 +195,10 @@ class Mlp(nn.Sequential):
         activation: Callable[..., nn.Module] = nn.ReLU,
         initial_weights: InitialWeights = "published",
     ):
+        check_widths(hidden_layers)
         layers: list[nn.Module] = []
         for fan_in, fan_out in itertools.pairwise([input_size, *hidden_layers]):
             layers += [hidden_linear(fan_in, fan_out, initial_weights), activation_module(activation)]
-        check_widths(hidden_layers)
         super().__init__(*layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -40,6 +40,12 @@ def temperature_loss(scale: torch.Tensor, entropy: torch.Tensor, target_entropy:
     return scale * (entropy.detach() - target_entropy)
 
 
+def masked_mean(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Returns the mean of `x` where `mask` is True, both `[...]`; a scalar, 0 if that is nowhere."""
+    weight = mask.to(x.dtype)
+    return (x * weight).sum() / weight.sum().clamp(min=1.0)
+
+
 def squared_td_error(q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Squared TD error (without 1/2), summed over critics and averaged over reward dimensions.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -47,16 +47,10 @@ def check_supported(agent: Agent, demonstrations: str | None) -> None:
         raise TaacError(f"{refusal} agents that join and leave, because ranks would learn from different numbers of frames")
 
 
-class Transitions(Protocol):
-    """Counts the transitions that earn updates; see `training.update_ratio.UpdateRatio`."""
-
-    transitions: int
-
-
 class DataParallel:
     """What the ranks of a run do together. The counts of collector and update ratio are summed over them."""
 
-    def __init__(self, ranks: Ranks, learner: Learner, collector: Collecting, update_ratio: Transitions, evaluator: Evaluator):
+    def __init__(self, ranks: Ranks, learner: Learner, collector: Collecting, update_ratio: Any, evaluator: Evaluator):
         self.ranks, self._learner, self._agent = ranks, learner, learner.agent
         self._collector, self._update_ratio, self._evaluator = collector, update_ratio, evaluator
         self._stop: Callable[[], bool] = lambda: False

@@ -14,8 +14,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
-from taac.environments.workers import exit_reason
-from taac.machine.processes import INTERRUPTIONS, interruptions_held
+from taac.machine.processes import INTERRUPTIONS, exit_reason, interruptions_held
 from taac.parallel.pool import Lost
 from taac.parallel.worker import Answers
 

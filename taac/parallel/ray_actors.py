@@ -15,17 +15,17 @@ from taac.parallel.pool import Lost
 from taac.parallel.worker import Answers
 from taac.runs.terminal import warn_user
 
-__all__ = ["ActorChannel", "connected", "tell_if_they_wait"]
 
-
-def tell_if_they_wait(ray: Any, number: int) -> None:
-    """Warns if the cluster has no room for so many actors now: Ray has them wait, and the run with them, without a word."""
+def cluster(address: str, number: int) -> Any:
+    """Connects to a cluster. Warns if it has no room for so many actors now: Ray has them wait, and the run, without a word."""
+    ray = connected(address)
     free = ray.available_resources().get("CPU", 0.0)
     if free < number:
         warn_user(
             f"the Ray cluster has {free:g} free CPUs, and each of {number} collectors takes one: the run waits until there are "
             "enough"
         )
+    return ray
 
 
 class Actor(Answers):
@@ -40,7 +40,7 @@ class ActorChannel:
     """A collector as an actor of one CPU. Ray ends it when the learner's process ends."""
 
     def __init__(self, ray: Any, name: str):
-        self._ray, self._name = ray, name
+        self._ray = ray
         paths = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
         self._actor = ray.remote(num_cpus=1, max_restarts=0, runtime_env={"env_vars": paths})(Actor).remote()
         self._replies: deque[Any] = deque()

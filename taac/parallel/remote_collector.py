@@ -18,7 +18,7 @@ from taac.algorithms.agent import Agent
 from taac.configuration import gin_state
 from taac.data_structures import FIRST, LAST, Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
-from taac.errors import EnvironmentFailed, TaacError, refuse_below
+from taac.errors import TaacError, refuse_below
 from taac.learning.learner import Learner
 from taac.parallel import worker
 from taac.parallel.pool import Channel, CollectorPool
@@ -200,9 +200,6 @@ class RemoteCollector(Collecting):
         fits = [(x.dtype, x.shape) for x in told] == [(x.dtype, x.shape) for x in zeros]
         return [leaf.numpy() for leaf in (told if fits else zeros)]
 
-    def restart(self, failure: EnvironmentFailed, stopping: Callable[[], bool] = lambda: False) -> None:
-        raise failure  # what can be replaced has been replaced by then
-
     def give_up(self) -> None:
         if not self._given_up and all(remote.held for remote in self.pool.remotes):
             row = self._row()
@@ -253,10 +250,6 @@ def _joined(of_each: list[list[np.ndarray]]) -> list[torch.Tensor]:
 def _launcher(launcher: str, address: str, number: int) -> Callable[[str], Channel]:
     if launcher == "processes":
         return ProcessChannel
-    if launcher != "ray":
-        raise TaacError(f"RemoteCollector.launcher must be 'processes' or 'ray', got '{launcher}'")
     from taac.parallel import ray_actors
 
-    ray = ray_actors.connected(address)
-    ray_actors.tell_if_they_wait(ray, number)
-    return functools.partial(ray_actors.ActorChannel, ray)
+    return functools.partial(ray_actors.ActorChannel, ray_actors.cluster(address, number))

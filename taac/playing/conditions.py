@@ -6,6 +6,7 @@ import contextlib
 import csv
 import functools
 import io
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,10 +62,8 @@ class Points(NamedTuple):
 
     def lines(self) -> dict[tuple[float | None, int], list[Point]]:
         """Returns the points by threshold and delay; they differ in how long actions are held."""
-        found: dict[tuple[float | None, int], list[Point]] = {}
-        for point in self.points:
-            found.setdefault((point.condition.switch_threshold, point.condition.delay), []).append(point)
-        return found
+        of = itertools.groupby(self.points, key=lambda point: (point.condition.switch_threshold, point.condition.delay))
+        return {line: [*points] for line, points in of}
 
     def __repr__(self) -> str:
         episodes = self.points[0].summary.episodes
@@ -194,11 +193,9 @@ def _picture(found: Points) -> bytes:
     lines = [*found.lines().values()]
     by_hold, by_delay = max(map(len, lines)) > 1, False
     if not by_hold:  # a line of thresholds for each delay, or one of delays
-        of_delay: dict[int, list[Point]] = {}
-        for point in found.points:
-            of_delay.setdefault(point.condition.delay, []).append(point)
+        of_delay = [[*points] for _, points in itertools.groupby(found.points, key=lambda point: point.condition.delay)]
         by_delay = len(of_delay) > 1 and len(of_delay) == len(found.points)
-        lines = [found.points] if by_delay else [*of_delay.values()]
+        lines = [found.points] if by_delay else of_delay
     figure, ((axis,),) = panels(1, 1, (6.0, 4.0))
     labels = []
     for line in lines:

@@ -12,7 +12,6 @@ def is_one_line(text: str) -> bool:
     return not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)
 
 
-_ORDERS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # change the direction of the text around them
 
 
 def warn_user(message: str) -> None:
@@ -30,12 +29,7 @@ def shortened(text: object, most: int = 20_000) -> str:
 def printable(text: object) -> str:
     """Escapes text from files for a terminal, so that it cannot clear the screen, hide lines, or fail to encode.
 
-    Control characters other than line ends and tabs, marks that change the text direction, and lone surrogates become
-    escapes such as `\\x1b`.
+    What is not printable, such as control characters other than line ends and tabs, marks that change the text direction, and
+    lone surrogates, becomes escapes such as `\\x1b`.
     """
-    return "".join(
-        character.encode("unicode_escape").decode()
-        if character in _ORDERS or (character not in "\n\t" and unicodedata.category(character) in ("Cc", "Cs"))
-        else character
-        for character in str(text)
-    )
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in str(text))

@@ -80,15 +80,20 @@ def bound_of_returns(algorithm: Algorithm) -> float:
 
 def check_decision_price(algorithm: Algorithm, environment: VectorEnvironment) -> None:
     """Refuses a price of decisions where every environment step is one, and a rate that durations do not reach."""
-    if not isinstance(algorithm, MixedSacAlgorithm) or algorithm.decision_price is None:
+    price, (least, longest) = getattr(algorithm, "decision_price", None), environment.durations
+    if price is None:
         return
-    least, longest = environment.durations
+    if price.forced is not None:
+        steps, setting = price.forced
+        price.check_reached(steps * longest, f"{setting} forces a decision after")
+    if not isinstance(algorithm, MixedSacAlgorithm):
+        return
     if least == longest:
         raise TaacError(
             f"MixedSacAlgorithm.decision_price prices decisions whose durations are chosen, but every action lasts {longest} "
             "step(s) here: use the method sac_krep with an action_repeat above 1, or remove the price"
         )
-    algorithm.decision_price.check_reached("MixedSacAlgorithm", longest, "an action lasts at most")
+    price.check_reached(longest, "an action lasts at most")
 
 
 def check_hindsight(

@@ -280,20 +280,18 @@ def _note_own(folder: RunFolder, loaded: Config, config: str) -> None:
     own_runs.note(folder.path, config, {*loaded.imports, *([module] if colon else [])})
 
 
-INCLUDED = {("gin", name) for name in ("common.gin", "base.gin", "taac_base.gin")}  # by method files
-
-
 def headline(trainer: Trainer, loaded: Config, operative: str) -> list[str]:
     """Returns in two lines what decides most: where the settings are from, and the settings of `deciding`."""
     places = dict.fromkeys(b.where.rpartition(":")[0] for b in loaded.bindings.values() if ".gin:" in b.where)
-    files = [place for place in places if Path(place).parts[-2:] not in INCLUDED]
+    included = [("gin", f"{name}.gin") for name in shipped.INCLUDED]
+    asked = [place for place in places if Path(place).parts[-2:] not in included]
     default = f"gin/tasks/{shipped.DEFAULT_TASK}.gin"
-    files = [f"{place} (no task file names this environment)" if place == default else place for place in files]
+    asked = [f"{place} (no task file names this environment)" if place == default else place for place in asked]
     chosen = [b for b in loaded.bindings.values() if b.where.startswith("--") and b.where != "--task"]
     constant = trainer.update_ratio.constant
     told = layout.deciding(layout.parse_bindings(operative), None if constant is None else float(constant))
     return [
-        f"settings: {', '.join(files)}" + (f"; changed: {', '.join(b.parameter for b in chosen)}" if chosen else ""),
+        f"settings: {', '.join(asked)}" + (f"; changed: {', '.join(b.parameter for b in chosen)}" if chosen else ""),
         "; ".join(f"{label}: {value}" for label, value in told.items()),
     ]
 

@@ -39,11 +39,6 @@ class SharedFolder(RunFolder):
         self.checkpoints = Checkpoints(self.of_first.path / f"rank_{number}", keep=sys.maxsize)
         self.evidence = self.checkpoints.path
 
-    def records(self) -> dict[str, Any]:
-        return {}
-
-    def add_evaluation(self, env_steps: int, updates: int, decisions: int, seconds: float, summary: EpisodeSummary) -> None: ...
-
     def save_best(self, env_steps: int, state: dict[str, Any]) -> None: ...
 
     def trim_best(self, up_to: int) -> None: ...

@@ -169,8 +169,4 @@ class StopWhen:
         self._best, self._enough, self._without = state["best"], state["enough"], state["without"]
 
     def __repr__(self) -> str:
-        given = {
-            "return_at_least": self.return_at_least, "evaluations": self.evaluations, "no_improvement": self.no_improvement,
-            "min_improvement": self.min_improvement, "not_before": self.not_before,
-        }  # fmt: skip
-        return f"StopWhen({', '.join(f'{name}={value!r}' for name, value in given.items() if value)})"
+        return f"StopWhen({', '.join(f'{n}={v!r}' for n, v in vars(self).items() if v and not n.startswith('_'))})"

@@ -61,6 +61,3 @@ class Reset:
         trainer.ranks.copy_first(list(algorithm.state_dict().values()))
         named = [p for name in self.modules or [""] for p in algorithm.get_submodule(name).parameters()]
         forget(trainer.learner.optimizer, named)
-
-    def __repr__(self) -> str:
-        return f"Reset(at={tuple(sorted(self.at))}, modules={self.modules})"

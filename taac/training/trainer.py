@@ -173,7 +173,8 @@ class Trainer:
                     self.summarize()
                 if due.evaluation:
                     self.evaluate(folder)
-                told_to_stop = self._told_to_stop()
+                # Asked once an iteration: a later signal is for the next one.
+                told_to_stop = self.parallel.stopping() or self.evaluator.unfinished
                 if due.checkpoint or told_to_stop or self.stopped:
                     self.save(folder)
                 else:
@@ -214,10 +215,6 @@ class Trainer:
         end_fork(self._process)  # of whatever was called since: below, files are written
         due = self.intervals.due(self._iteration_began, self.env_steps)
         return due._replace(evaluation=due.evaluation or (self.stopped is not None and not self._stopped_here()))
-
-    def _told_to_stop(self) -> bool:
-        """Returns whether to stop before the end of the run. Asked once an iteration: a later signal is for the next one."""
-        return self.parallel.stopping() or self.evaluator.unfinished
 
     def stop_early(self, why: str) -> None:
         """Ends the run after this iteration, with an evaluation and a checkpoint. For hooks.

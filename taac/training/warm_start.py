@@ -50,10 +50,9 @@ def load_parts(
     records = []
     for checkpoints, name in parsed:
         found = checkpoints.newest()
-        origin = {"run": str(checkpoints.path.parent), "module": name, "env_steps": found.env_steps}
+        records.append({"run": str(checkpoints.path.parent), "module": name, "env_steps": found.env_steps})
         if name in (OPTIMIZER, REPLAY):
             _load_moments(learner, found) if name == OPTIMIZER else _load_frames(ring, found)
-            records.append(origin)
             continue
         modules = found.part("agent")
         beginning = f"{name}."
@@ -66,7 +65,6 @@ def load_parts(
         target = slow_copy(agent, name)
         if target is not None and not any(f"{target}.".startswith(f"{n}.") for n in named if ".target_" in n):
             checkpoint.load_into(agent.get_submodule(target), part, place)
-        records.append(origin)
     return records
 
 

@@ -86,7 +86,6 @@ def test_one_thousand_steps_are_averaged_whatever_the_parts_they_come_in():
         ({"target_decision_rate": 0.0}, r"TaacAlgorithm\.target_decision_rate must be between 0 and 1, or None, got 0\.0"),
         ({"target_decision_rate": 1.0}, "target_decision_rate must be between 0 and 1"),
         ({"decision_price": LinearSchedule(1.0, 0.0, env_steps=9), "target_decision_rate": 0.5}, "bind a number"),
-        ({"target_decision_rate": 0.25, "max_repeat_steps": 4}, r"must be above 1 / 4 = 0\.25, because max_repeat_steps forces"),
     ],
 )  # fmt: skip
 def test_bad_settings_are_refused(settings, message):
@@ -114,17 +113,19 @@ def test_exact_compare_through_needs_returns_that_compare(method):
 
 
 @pytest.mark.parametrize(
-    "method, algorithm, longest, told",
+    "method, algorithm, longest, told, params",
     [
-        ("temporl", "TempoRLAlgorithm", 3, "max_skip forces a decision after 3 steps"),
-        ("sac_krep", "MixedSacAlgorithm", 3, "an action lasts at most 3 steps"),
-        ("tla", "TlaAlgorithm", 3, "slow_steps forces a decision after 3 steps"),
-        ("taac_chunk", "TaacAlgorithm", 5, "the trajectory's length forces a decision after 5 steps"),
+        ("temporl", "TempoRLAlgorithm", 3, "max_skip forces a decision after 3 steps", []),
+        ("sac_krep", "MixedSacAlgorithm", 3, "an action lasts at most 3 steps", []),
+        ("tla", "TlaAlgorithm", 3, "slow_steps forces a decision after 3 steps", []),
+        ("taac_chunk", "TaacAlgorithm", 5, "the trajectory's length forces a decision after 5 steps", []),
+        ("taac", "TaacAlgorithm", 12, "max_repeat_steps forces a decision after 12 steps",
+         ["TaacAlgorithm.max_repeat_steps = 3", "create_environment.action_repeat = 4"]),
     ],
-)
-def test_a_rate_that_cannot_be_reached_is_refused(method, algorithm, longest, told):
+)  # fmt: skip
+def test_a_rate_that_cannot_be_reached_is_refused(method, algorithm, longest, told, params):
     setting = f"{algorithm}.target_decision_rate = {0.999 / longest}"
-    configuration.load(["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"], [setting])
+    configuration.load(["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"], [setting, *params])
     told = rf"{algorithm}\.target_decision_rate must be above 1 / {longest} = .*, because {told}"
     with pytest.raises(TaacError, match=told):
         configuration.build(experiment.create_experiment)

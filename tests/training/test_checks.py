@@ -42,7 +42,7 @@ def test_batches_that_do_not_fit(agent, size, message):
 @pytest.mark.parametrize("durations, least", [((1, 1), 8), ((1, 3), 24)])
 def test_initial_collection_holds_a_segment_of_each_environment_also_if_actions_are_repeated(durations, least):
     environment = SimpleNamespace(num_envs=2, durations=durations)
-    agent = SimpleNamespace(algorithm=SimpleNamespace(min_segment_length=2, min_segment_reason=""))
+    agent = SimpleNamespace(algorithm=SimpleNamespace(min_segment_length=2, max_segment_length=None, min_segment_reason=""))
     replay_buffer = SimpleNamespace(length=100)
     check_segments(4, least + 1, least, environment, agent, replay_buffer)
     with pytest.raises(TaacError, match=f"x action_repeat = {least}, so that .* got {least - 1}"):

@@ -115,8 +115,8 @@ def bounded_difference(x: np.ndarray, y: np.ndarray, bounds: tuple[float, float]
     """The mean of X `[m]` minus the mean of Y `[n]`, of scores with known bounds. It has no p-value.
 
     The interval is computed from the `intervals.bounded_interval` of each method, which is valid for "solved or not" at three
-    runs, by Newcombe's square and add: `low = d - sqrt((x - low_x)^2 + (high_y - y)^2)`, `high` likewise. Three runs each are
-    never enough to exclude 0; five are, if all of one are solved and none of the other.
+    runs, by Newcombe's square and add: `low = d - sqrt((x - low_x)^2 + (high_y - y)^2)`, `high` likewise. Three runs each never
+    exclude 0; four do, if all of one are solved and none of the other.
 
     Args:
         bounds: the lowest and highest possible score.

@@ -5,11 +5,11 @@ All of them start the same `taac train` with the same log, so resuming, records 
 
 from __future__ import annotations
 
-import signal
 from typing import NamedTuple, Protocol
 
 from taac.campaigns.run import Run
 from taac.errors import RESUMABLE
+from taac.machine.processes import exit_reason
 
 
 class Outcome(NamedTuple):
@@ -25,17 +25,8 @@ class Outcome(NamedTuple):
     def __str__(self) -> str:
         if self.why or self.returncode is None:
             return self.why
-        if self.returncode < 0:
-            return f"killed by {_name(-self.returncode)}"
-        asked = "asked to stop, " if self.returncode == RESUMABLE else ""
-        return f"{asked}exit code {self.returncode}"
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # most real-time signals have none
-        return f"signal {number}"
+        how = "killed by " if self.returncode < 0 else "asked to stop, " if self.returncode == RESUMABLE else ""
+        return how + exit_reason(self.returncode)
 
 
 class Launcher(Protocol):

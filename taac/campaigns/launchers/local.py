@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import functools
 import os
 import signal
@@ -16,7 +15,7 @@ from pathlib import Path
 from taac.campaigns.launchers import Outcome
 from taac.campaigns.run import ATTEMPT, Run
 from taac.machine.processes import die_with_parent
-from taac.runs import files
+from taac.runs import files, provenance
 
 # One thread per run, because the threads of parallel runs would compete for the cores.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -58,9 +57,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Starts a run that appends its output to `log` and is stopped when this process ends."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     with os.fdopen(files.open_file(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
-        file.write(f"{ATTEMPT}{now} {socket.gethostname()}\n".encode())
+        file.write(f"{ATTEMPT}{provenance.now()} {socket.gethostname()}\n".encode())
         file.flush()
         # A new session keeps Ctrl-C from reaching the run, so the campaign can stop its runs in order. If the campaign is
         # killed, its runs are still asked to stop.
