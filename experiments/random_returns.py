@@ -10,23 +10,18 @@ from __future__ import annotations
 
 import argparse
 
-import gymnasium
 import numpy as np
+
+from experiments.random_rewards import random_steps
 
 
 def random_returns(task: str, episodes: int) -> np.ndarray:
     """`[episodes]` undiscounted returns."""
-    environment = gymnasium.make(task)
-    environment.action_space.seed(0)
     returns = np.zeros(episodes)
-    for i in range(episodes):
-        environment.reset(seed=i)
-        ended = False
-        while not ended:
-            _, reward, terminated, truncated, _ = environment.step(environment.action_space.sample())
-            returns[i] += float(reward)
-            ended = terminated or truncated
-    environment.close()
+    for episode, reward in random_steps(task):
+        if episode == episodes:
+            break
+        returns[episode] += reward
     return returns
 
 

@@ -9,6 +9,9 @@ of 20,000 rewards, and each of the given rewards less the mean, in standard devi
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
+from collections.abc import Iterator
 
 import gymnasium
 import numpy as np
@@ -16,19 +19,22 @@ import numpy as np
 CLIP = 5.0  # of gin/tasks/simple_control.gin
 
 
+def random_steps(task: str) -> Iterator[tuple[int, float]]:
+    """Yields episode and reward of each step, with actions drawn from the action space, seeded with 0. Episode i has seed i."""
+    with contextlib.closing(gymnasium.make(task)) as environment:
+        environment.action_space.seed(0)
+        for episode in itertools.count():
+            environment.reset(seed=episode)
+            ended = False
+            while not ended:
+                _, reward, terminated, truncated, _ = environment.step(environment.action_space.sample())
+                ended = terminated or truncated
+                yield episode, float(reward)
+
+
 def random_rewards(task: str, steps: int) -> np.ndarray:
-    """`[steps]` rewards of actions drawn from the action space, seeded with 0. Episode i is reset with seed i."""
-    environment = gymnasium.make(task)
-    environment.action_space.seed(0)
-    rewards, episodes, ended = np.zeros(steps), 0, True
-    for step in range(steps):
-        if ended:
-            environment.reset(seed=episodes)
-            episodes += 1
-        _, reward, terminated, truncated, _ = environment.step(environment.action_space.sample())
-        rewards[step], ended = float(reward), terminated or truncated
-    environment.close()
-    return rewards
+    """`[steps]` rewards."""
+    return np.array([reward for _, reward in itertools.islice(random_steps(task), steps)])
 
 
 def normalised(reward: float, rewards: np.ndarray) -> float:

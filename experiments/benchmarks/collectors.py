@@ -12,51 +12,25 @@ import argparse
 import statistics
 import time
 from collections.abc import Sequence
-from typing import Any
 
-import gymnasium
-import numpy as np
 import torch
 
+from experiments.benchmarks import toy
 from taac import configuration, registry
 from taac.training import experiment
 from taac.training.trainer import Trainer
 
-SLEEPING = "Sleeping-v0"
-
-
-class Sleeping(gymnasium.Env):
-    """Steps take `seconds`, in which the process sleeps; episodes of 1,000 steps by its registered time limit."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (17,), np.float32)
-    action_space = gymnasium.spaces.Box(-1.0, 1.0, (6,), np.float32)
-
-    def __init__(self, seconds: float = 0.005) -> None:
-        self._seconds, self._observation = seconds, np.ones(17, np.float32)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        return self._observation, {}
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
-        time.sleep(self._seconds)
-        return self._observation, 0.5, False, False, {}
-
-
-if SLEEPING not in gymnasium.registry:
-    gymnasium.register(id=SLEEPING, entry_point=Sleeping, max_episode_steps=1000)
+STEP_SECONDS, REPEATS = 0.005, 3  # of the simulator; measurements of each, which take turns
 
 
 def collectors(
-    counts: Sequence[int] = (0, 1, 2, 4, 8), seconds: float = 3.0, step_seconds: float = 0.005, repeats: int = 3,
-    launcher: str = "processes", ray_address: str = "auto",
-) -> dict[int, list[float]]:  # fmt: skip
+    counts: Sequence[int] = (0, 1, 2, 4, 8), seconds: float = 3.0, launcher: str = "processes", ray_address: str = "auto"
+) -> dict[int, list[float]]:
     """Measures environment steps per second.
 
     Args:
         counts: numbers of collectors, each with one environment; 0: one environment in the learner's process.
         seconds: duration of a measurement.
-        step_seconds: what a step of the simulator takes.
-        repeats: measurements of each, which take turns.
         launcher, ray_address: where collectors run.
 
     Returns:
@@ -64,12 +38,12 @@ def collectors(
     """
     registry.register()
     torch.set_num_threads(1)
-    trainers = {count: _trainer(count, step_seconds, launcher, ray_address) for count in counts}
+    trainers = {count: _trainer(count, launcher, ray_address) for count in counts}
     found: dict[int, list[float]] = {count: [] for count in counts}
     try:
         for trainer in trainers.values():
             _rate(trainer, seconds / 3)  # begins processes, and takes the first updates
-        for _ in range(repeats):
+        for _ in range(REPEATS):
             for count, trainer in trainers.items():
                 found[count].append(_rate(trainer, seconds))
     finally:
@@ -78,13 +52,13 @@ def collectors(
     return found
 
 
-def _trainer(count: int, step_seconds: float, launcher: str, ray_address: str) -> Trainer:
+def _trainer(count: int, launcher: str, ray_address: str) -> Trainer:
     options = [f"RemoteCollector.launcher = '{launcher}'", f"RemoteCollector.ray_address = '{ray_address}'"]
     configuration.load(
         ["gin/tasks/simple_control.gin", "gin/methods/sac.gin"],
         [
-            f"create_environment.env_name = '{__spec__.name if __spec__ else __name__}:{SLEEPING}'",
-            f"create_environment.env_kwargs = {{'seconds': {step_seconds}}}", f"num_envs = {max(1, count)}",
+            f"create_environment.env_name = '{toy.__name__}:{toy.FREE}'",
+            f"create_environment.env_kwargs = {{'seconds': {STEP_SECONDS}}}", f"num_envs = {max(1, count)}",
             f"create_experiment.collectors = {count}", *(options if count else ()), "hidden_layers = (32, 32)",
             "batch_size = 64", "initial_collect_steps = 100", "num_env_steps = 1000000", "replay_length = 10000",
             "UpdateRatio.updates_per_env_step = 0.02", "create_agent.compile = False",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
-import importlib.metadata
 import json
 import os
 import platform
@@ -17,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from taac.runs import provenance
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OURS = "experiments.benchmarks.ours"
@@ -355,44 +355,22 @@ def say(text: str) -> None:
 
 def machine() -> dict[str, Any]:
     """What the figures depend on."""
-    model, flags = platform.processor(), ""
+    flags: set[str] = set()
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                model = value.strip()
-            elif key.strip() in ("flags", "Features"):
-                flags = value
-    kept = [flag for flag in flags.split() if flag.startswith(FLAGS_OF_INTEREST)]
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        flags = {flag for line in lines if line.startswith(("flags", "Features")) for flag in line.split()}
     return {
-        "processor": model,
-        "instructions": " ".join(sorted(set(kept))),
+        "processor": provenance.processor(),
+        "instructions": " ".join(sorted(flag for flag in flags if flag.startswith(FLAGS_OF_INTEREST))),
         "cores": os.cpu_count(),
         "load average (1 min)": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "system": platform.platform(),
-        "python": platform.python_version(),
-        **{name: _version(name) for name in ("torch", "numpy", "gymnasium", "mujoco")},
-        "commit": _commit(),
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        **{name: provenance.versions()[name] for name in ("python", "torch", "numpy", "gymnasium", "mujoco")},
+        "commit": provenance.commit(),
+        "date": provenance.now(),
     }
 
 
 def machine_table(about: dict[str, Any]) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in about.items())])
 
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return found.stdout.strip()

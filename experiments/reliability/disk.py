@@ -30,14 +30,6 @@ def campaign(folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
     return rows + [_small_disk(folder, size, expected) for size in SIZES]
 
 
-def _no_room(name: str, *args: Any) -> None:
-    if name == "write":
-        os.write(args[0], args[1][: len(args[1]) // 2])  # as disks do, it takes a part
-    elif name == "close":
-        os.close(args[0])
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 def _full_at(folder: Path, number: int, expected: dict[str, Any]) -> dict[str, Any]:
     """The disk is full at one call; the same command is called again when there is room."""
     run, log = folder / "run", folder / "run.log"
@@ -48,7 +40,11 @@ def _full_at(folder: Path, number: int, expected: dict[str, Any]) -> dict[str, A
 
     def no_room(name: str, *args: Any) -> None:
         then.write_text(json.dumps(Checkpoints(run / "checkpoints").saved()))
-        _no_room(name, *args)
+        if name == "write":
+            os.write(args[0], args[1][: len(args[1]) // 2])  # as disks do, it takes a part
+        elif name == "close":
+            os.close(args[0])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     code = runs.run(SETTING, run, log, lambda: runs.replace_os(Trouble(number, no_room)))
     return {"how": "injected", "at": number, **_verdict(run, log, code, expected, json.loads(then.read_text()))}

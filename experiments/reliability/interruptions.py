@@ -13,7 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 from tensorboard.summary.writer.record_writer import RecordWriter
+
+from experiments.reliability import runs
 
 CALLS = ("open", "write", "fsync", "rename", "unlink", "mkdir", "summary")
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -102,7 +105,7 @@ class DiskCalls:
             if self._counted("summary"):
                 writer._writer.write(data[: len(data) // 2])
                 writer._writer.flush()
-                _die()
+                runs.die("")
             real(writer, data)
 
         RecordWriter.write = write  # type: ignore[method-assign]
@@ -118,7 +121,7 @@ class DiskCalls:
                 call(args[0], args[1][: len(args[1]) // 2])
             elif self._late:
                 call(*args, **more)
-            _die()
+            runs.die("")
 
         setattr(os, attribute or name, watched)
 
@@ -132,11 +135,6 @@ def _path_of(descriptor: int) -> str:
         return os.readlink(f"/proc/self/fd/{descriptor}")
     except OSError:
         return ""
-
-
-def _die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
 
 
 # At a time ------------------------------------------------------------------------------------------------------------
@@ -166,11 +164,11 @@ def deliver(interruption: Interruption, child: int, rng: random.Random) -> None:
 def workers(child: int) -> list[int]:
     """The processes of a run's environments."""
     found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, IndexError):
-            parent = int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            if parent == child and b"spawn_main" in (path / "cmdline").read_bytes():
-                found.append(int(path.name))
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(child).children():
+            with contextlib.suppress(psutil.Error):
+                if any("spawn_main" in word for word in process.cmdline()):
+                    found.append(process.pid)
     return found
 
 

@@ -185,9 +185,7 @@ class Campaign:
             return f"a traceback: {said[-1500:]}"
         if handling == "now" and code not in (0, RESUMABLE) and not killed:
             return f"ended with {code} where signals are handled: {said[-1500:]}"
-        if code in (0, RESUMABLE) and FINISHING in said and (wrong := began_wrongly(saved, said)):
-            return wrong
-        if code == 0 and (wrong := began_wrongly(saved, said)):
+        if (code == 0 or (code == RESUMABLE and FINISHING in said)) and (wrong := began_wrongly(saved, said)):
             return wrong
         if code == RESUMABLE and FINISHING in said and "stopped at once" not in said:
             status = json.loads((run / "run.json").read_text())["status"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import hashlib
 import importlib
 import json
 import os
@@ -147,12 +146,13 @@ def outcome(folder: Path) -> dict[str, Any]:
     state = dict(found.state)
     del state["run"], state["evaluations"], state["events"]  # compared above, without their times
     del state["reporter"]  # the seconds of training
-    tree, tensors = tensor_files.encode({**state, "frames": _frames(folder, found.frames)})
+    frames = [read_entry(folder / "checkpoints", entry) for entry in found.frames]
+    tree, tensors = tensor_files.encode({**state, "frames": frames})
     return {
         "evaluations": evaluations, "summaries": scalars, "run.json": run, "plain values": tree,
         "finite": all(bool(t.isfinite().all()) for t in tensors.values() if t.is_floating_point()),
         "best": _best(folder),
-        "tensors": {name: hashlib.blake2b(tensor_files.pack({"": t})).hexdigest() for name, t in tensors.items()},
+        "tensors": {name: files.digest(tensor_files.pack({"": t})) for name, t in tensors.items()},
     }  # fmt: skip
 
 
@@ -163,10 +163,6 @@ def _best(folder: Path) -> list[Any]:
         tree, tensors = tensor_files.encode(found.state)
         kept.append([found.env_steps, tree, {n: files.digest(tensor_files.pack({"": t})) for n, t in tensors.items()}])
     return kept
-
-
-def _frames(folder: Path, entries: list[dict[str, Any]]) -> list[dict[str, torch.Tensor]]:
-    return [read_entry(folder / "checkpoints", entry) for entry in entries]
 
 
 def differences(expected: dict[str, Any], folder: Path, compared: str = "bits") -> list[str]:

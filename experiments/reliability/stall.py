@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from taac import nest
-from taac.data_structures import Experience, TimeStep
+from taac import specs
+from taac.data_structures import Experience
 from taac.replay import ReplayBuffer
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.frame_chunks import FrameChunks
@@ -44,13 +44,9 @@ def campaign(folder: Path, given: argparse.Namespace, buffers: tuple[Buffer, ...
 
 def _one(folder: Path, buffer: Buffer) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
-    scalar, action = TensorSpec(()), TensorSpec((buffer.action,))
-    time_step = TimeStep(
-        TensorSpec((), torch.uint8), scalar, scalar, buffer.observation, action, TensorSpec((), torch.int16)
-    )
-    spec = Experience(time_step, ())
+    spec = Experience(specs.time_step_spec(buffer.observation, TensorSpec((buffer.action,)), None), ())
     replay = ReplayBuffer(spec, buffer.num_envs, buffer.length)
-    frame = nest.map_structure(lambda s: torch.zeros(buffer.num_envs, *s.shape, dtype=s.dtype), spec)
+    frame = specs.zeros(spec, buffer.num_envs)
     chunks, kept = FrameChunks(replay), Checkpoints(folder)
     state = {"networks": torch.zeros(NETWORKS)}
     parts, checkpoints = [], []

@@ -52,18 +52,13 @@ def each(runs: list[Record]) -> str:
 
 
 def first_solved(runs: list[Record]) -> str:
-    """The step of each run's first evaluation that reaches the task's threshold, in thousands."""
-    threshold = threshold_of(runs[0].task)
+    """The step, in thousands, of each run's first evaluation at which Gymnasium calls the task solved."""
+    spec = gymnasium.registry.get(runs[0].task or "")
+    threshold = None if spec is None else spec.reward_threshold
     if threshold is None:
         return "no threshold"
     reached = [r.steps[r.returns >= threshold] for r in runs]
     return ", ".join(f"{steps[0] / 1000:.4g}k" if steps.size else "-" for steps in reached) if any(map(len, reached)) else "never"
-
-
-def threshold_of(task: str | None) -> float | None:
-    """The return at which Gymnasium calls a task solved."""
-    spec = gymnasium.registry.get(task or "")
-    return None if spec is None else spec.reward_threshold
 
 
 def value_at(record: Record, step: int) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 from taac.analysis import styles
 from taac.analysis.readers.run_records import Record
 from taac.analysis.report.scores import match
+from taac.pictures.panels import panels
 
 Groups = Mapping[tuple[str, str], list[Record]]  # runs by task and method
 GREYS = ("0.25", "0.6")  # of methods of other campaigns, in turn
@@ -25,15 +26,10 @@ def draw(groups: Groups, target: Path, beside: Groups | None = None) -> None:
         target: the PNG file.
         beside: runs of other campaigns by task and label, of which only the mean is drawn, against steps and in grey.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     beside = beside or {}
     tasks, methods = sorted({task for task, _ in groups}), sorted({method for _, method in groups})
     labels = list(dict.fromkeys(label for _, label in beside))
-    figure, axes = pyplot.subplots(2, len(tasks), figsize=(4.6 * len(tasks), 6.4), squeeze=False, layout="constrained")
+    figure, axes = panels(2, len(tasks), (4.6 * len(tasks), 6.4))
     for (task, label), runs in beside.items():
         if task in tasks:
             number = labels.index(label)
@@ -49,7 +45,6 @@ def draw(groups: Groups, target: Path, beside: Groups | None = None) -> None:
     for axis in axes.flat:
         axis.grid(alpha=0.3)
     figure.savefig(target, dpi=80, metadata={"Software": None})
-    pyplot.close(figure)
 
 
 def draw_method(above: Any, below: Any, method: str, number: int, runs: list[Record]) -> None:

@@ -213,7 +213,7 @@ class Algorithm(ForwardingConstructor, nn.Module):
         return [name for name, _ in self.named_children()]
 
     def needed_modules(self, step: AlgStep) -> dict[str, torch.Tensor]:
-        """Returns where a step that acted needs a module, `[B, ...]` bool by name; it needs what is not named everywhere."""
+        """Returns in which rows an acting step needs a module, `[B, ...]` bool by name. Others are needed in all."""
         return {}
 
     def summary_tags(self) -> dict[str, str]:

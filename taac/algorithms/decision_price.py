@@ -20,7 +20,7 @@ class DecisionPrice(nn.Module):
     With a target rate rho, c is the multiplier of the constraint that rollouts decide in at most rho of their environment steps.
     log c descends the loss `log c (rho - rate)`, so the price rises while they decide more often. The rate is a running mean over
     the last `HORIZON` steps, without random ones; a step counts if any dimension, or any agent, decides in it. Replayed states
-    would not do: a policy that seldom decides is seldom in those where it would, but an older one was.
+    would bias the rate: they include states in which older policies decided, and which the present one seldom visits.
 
     Args:
         price: 0 or more at every step. With a target rate, a number from which learning starts; 0 starts at `START`.

@@ -62,8 +62,8 @@ class SacChunkAlgorithm(SacAlgorithm):
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
         chunk_length: h, 1 or more. Segments have h + 1 frames.
-        keep_cut_windows: False leaves windows that an end cuts short out of the critics' loss, as the source does. So the value
-            of no chunk that begins less than h steps before a goal is ever learnt. `HindsightReplayBuffer.max_steps` must then be
+        keep_cut_windows: False leaves windows that an end cuts short out of the critics' loss, as the source does. Chunks
+            that begin fewer than h steps before a goal are then never learnt. `HindsightReplayBuffer.max_steps` must then be
             h or more, or relabelled segments teach nothing.
         cloning_weight: weight of `- log pi(A|s)` in the actor's loss, of the actions that a replayed chunk has.
         best_of: N: the actor learns nothing but to imitate replayed chunks, and of N of its samples the one that the critics

@@ -141,8 +141,8 @@ def check(step: Step, policy: ExportedPolicy, environment: VectorEnvironment, st
         steps: number of frames.
 
     Raises:
-        TaacError: a switch or another choice differs, or a number by more than `TOLERANCE`. The size of an action is that of
-            the greatest bound of its space: an action near 0 is rounded as one at the bound is.
+        TaacError: a switch or another choice differs, or a number by more than `TOLERANCE`. An action's size is the
+            greatest bound of its space, because an action near 0 is rounded as coarsely as one at the bound.
     """
     _, to_environment = action_adapter(environment.action_space)
     bounds = nest.flatten(observation_spec(environment.action_space))  # in the environment's scale

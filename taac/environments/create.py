@@ -61,8 +61,8 @@ def create_environment(
         num_envs: number of environments stepped together, over all ranks.
         asynchronous: whether each runs in a process of its own (for slow environments). If not, they run one after another
             in this process.
-        max_episode_steps: time limit that replaces the registered one. One that a class, a function or an object brings along
-            stays, so that it may not be below this.
+        max_episode_steps: replaces the registered time limit. A `TimeLimit` that a class, a function or an object brings along
+            stays, and must not be shorter.
         wrappers: called with each environment, the first innermost. A wrapper that keeps state across episodes loses it at
             every evaluation and when a run is resumed, so the resumed run may differ.
         evaluation_wrappers: in their place wherever an agent is evaluated or played, such as `(@ActionDelay,)`, for a delay that

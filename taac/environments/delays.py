@@ -25,7 +25,7 @@ class _Delay(gymnasium.Wrapper):
     delay_part: str  # of observations, with a drawn delay
     stream: int  # of random numbers, so that two wrappers draw independent delays
 
-    def __init__(self, env: gymnasium.Env, steps: Steps, observe_pending: bool):
+    def __init__(self, env: gymnasium.Env, steps: Steps = 1, observe_pending: bool = False):
         super().__init__(env)
         name = type(self).__name__
         given = tuple(steps) if isinstance(steps, Sequence) else (steps, steps)
@@ -90,9 +90,6 @@ class ActionDelay(_Delay):
     """
 
     part, delay_part, stream = "pending_actions", "action_delay", 0
-
-    def __init__(self, env: gymnasium.Env, steps: Steps = 1, observe_pending: bool = False):
-        super().__init__(env, steps, observe_pending)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, *rest = self.env.step(self._push(action))

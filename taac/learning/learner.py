@@ -412,7 +412,7 @@ class Learner:
         self._use_products(resolve(self._matmul, self.agent.device, compiled=True))
 
     def keep(self, compiled: bool | None, products: str | None) -> None:
-        """Computes as a run began to, whatever "auto" would choose now, because other programs and products round differently.
+        """Keeps the programs and products that a run began with, whatever "auto" would choose now: others round differently.
 
         Args:
             compiled: whether updates were compiled; None: unknown.

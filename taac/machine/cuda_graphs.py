@@ -37,9 +37,9 @@ class CudaGraph:
     """A program that is captured when it is made, and replayed at each call.
 
     A graph computes in memory that stays the same. A call copies its arguments there, replays, and returns copies of the results,
-    so nothing that a caller keeps changes later. Capturing computes nothing; the runs before it do, and what they change is put
-    back: the GPU's random generator, and the tensors that the program reads. If one of these is found at another address, the
-    program is captured again.
+    so nothing that a caller keeps changes later. Capturing computes nothing. The runs before it do, so the GPU's random generator
+    and the tensors that the program reads are restored after them. If one of these is found at another address, the program is
+    captured again.
 
     Random numbers are those that the program draws without a graph: according to torch ("CUDA Graph-safe RNG states" in
     ATen/cuda/CUDAGeneratorImpl.h), a replay starts where the default generator stands and then moves it by as much. A saved and

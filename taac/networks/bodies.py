@@ -105,7 +105,7 @@ class MlpBody(nn.Module):
         norm: makes the normalisation of a layer, such as `@LayerNorm`, `@RMSNorm` or `@BatchNorm`; None: none.
         norm_input: whether the input is normalised too.
         norm_last: False: linear, norm, activation. True: linear, activation, norm (CrossQ).
-        unit_weights: keeps the weights of each unit, those of the head included, at norm 1, without biases but the head's (XQC).
+        unit_weights: keeps each unit's weights at norm 1, the head's too. Only the head has a bias (XQC).
         dropout: probability of dropping a number before its normalisation (DroQ). Target networks drop none.
         initial_weights: without `unit_weights`: "torch", uniform weights and biases as `torch.nn.Linear` makes them; "lecun",
             truncated normals of variance 1 / inputs and biases of 0, as flax makes them (CrossQ).

@@ -25,10 +25,10 @@ class CategoricalReturns(nn.Module):
     Args:
         num_atoms: K.
         low, high: the first and the last atom, in units of the reward that is learnt. Returns beyond count as these:
-            `create_agent.normalize_rewards = 'bounded'` scales rewards so that no return of a rollout was beyond. Targets may be:
-            where episodes are cut off, or decisions have a price. `critic/beyond` tells how much of them is.
-        sigma: makes targets numbers, the means of distributions: each is spread by a normal of this standard deviation, in
-            distances between atoms (HL-Gauss; 0.75 is usual). 0: two-hot. None: targets stay distributions.
+            `create_agent.normalize_rewards = 'bounded'` scales rewards so that no return of a rollout was beyond. Targets can
+            still lie beyond: after truncations, in hindsight, or with a price of decisions. `critic/beyond` reports their share.
+        sigma: replaces each target by its mean, spread by a normal whose standard deviation is this many distances between
+            atoms (HL-Gauss; 0.75 is usual). 0: two-hot. None: targets stay distributions.
 
     Raises:
         TaacError: settings out of range.

@@ -54,7 +54,7 @@ class DataParallel:
         self.ranks, self._learner, self._agent = ranks, learner, learner.agent
         self._collector, self._update_ratio, self._evaluator = collector, update_ratio, evaluator
         self._stop: Callable[[], bool] = lambda: False
-        self._agreed = False  # whether one rank was told to stop when the last iteration had collected
+        self._agreed = False  # whether any rank had been told to stop by the end of the last collection
         self._begun = False
 
     @property

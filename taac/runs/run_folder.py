@@ -113,7 +113,7 @@ class RunFolder:
         self._go_on(run, "changed", entry, "settings", config)
 
     def _go_on(self, run: dict[str, Any], name: str, entry: dict[str, Any], key: str, config: str) -> None:
-        """Adds an entry to a list of run.json, in place of one with the same `key`: of a command that was killed here."""
+        """Adds an entry to a list in run.json. Replaces one with the same `key`, which a command left that was killed here."""
         held = [e for e in extension.entries(run, name) if e.get(key) != entry[key]]
         # run.json first: killed before config.gin is written, the run is unfinished and the same command does this again.
         self.write_run({**run, "status": "running", "end": None, name: [*held, entry]})

@@ -160,8 +160,7 @@ def check_segments(
     replay_buffer: ReplayBuffer,
     ranks: Ranks = ALONE,
 ) -> None:
-    """Refuses segments that the algorithm cannot learn from, or that no update could sample: there is none, or the replay buffer
-    cannot hold one at the first.
+    """Refuses segments that do not fit the algorithm, runs without an update, and buffers in which the first finds no segment.
 
     None for `initial_collect_steps`: the buffer already holds frames.
     """
@@ -191,7 +190,7 @@ def check_segments(
 
 
 def check_offline(length: int, replay_buffer: ReplayBuffer, agent: Agent) -> None:
-    """Refuses a replay buffer from which a run that takes no environment step cannot learn, and what it learns of such steps."""
+    """Refuses what a run without environment steps cannot use: an empty replay buffer, GAIL, and a learnt price of decisions."""
     algorithm = agent.algorithm
     if any(signal.needs_demonstrations for signal in agent.signals):
         raise TaacError(

@@ -191,8 +191,8 @@ def create_experiment(
         collectors: processes that collect while this one learns, each with an equal share of `num_envs`; see `RemoteCollector`.
             0: this process collects and learns in turn.
         offline: learns from the first content of the replay buffer alone (`demonstrations`) and takes no environment step, except
-            in evaluations. `initial_collect_steps` is then 0, and whatever counts environment steps, such as `num_env_steps`,
-            counts those that would be taken: with one environment and the default ratio, updates.
+            in evaluations. `initial_collect_steps` is then 0. Settings in environment steps, such as `num_env_steps`, count the
+            steps that a run would take: with one environment and the default ratio, one for each update.
         evaluation_envs: environments that evaluate side by side. More is faster where an episode is cheap.
         load_from: parts of other runs that a new run starts from, such as `("runs/a:actor", "runs/b:replay")`; see
             `warm_start`. A resumed run no longer needs them.

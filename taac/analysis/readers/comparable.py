@@ -100,7 +100,7 @@ def _short(value: Hashable) -> str:
 
 
 def in_use(record: Record) -> dict[str, str]:
-    """The settings of a run that are neither None nor False, which are as those that an earlier version does not have."""
+    """Returns the settings that are neither None nor False. Earlier versions, which lack a setting, did as with these."""
     return {name: value for name, value in record.settings.items() if value not in ("None", "False")}
 
 

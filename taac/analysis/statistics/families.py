@@ -136,8 +136,7 @@ def _joint(comparisons: Sequence[Comparison], methods: Methods, names: Sequence[
         if whole:
             add({m: r for m, r in scores.items() if np.isfinite(r).all()}, whole, whole)
         if len(whole) < len(at):
-            # All pairs, or those with a diverged run, which have more evidence for having it, would be held to exchanges
-            # that move it elsewhere.
+            # Were they pairs with a diverged run only, exchanges that move it out of a pair would make their evidence look rarer.
             ranks = midranks(np.concatenate(list(scores.values())))
             parts = np.split(ranks, np.cumsum([r.size for r in scores.values()])[:-1])
             add(dict(zip(scores, parts)), at, [i for i in at if i not in whole])

@@ -43,7 +43,7 @@ class Group(NamedTuple):
 def smallest_p_value(runs: Sequence[tuple[int, int]], paired: bool = False) -> float:
     """The smallest two-sided p-value that exchanges of two methods can have, with m and n runs of them on each task.
 
-    It is that of 2 exchanges for m = n, where both methods may change places as a whole, and of 1 otherwise.
+    With m = n, exchanging the two methods as a whole gives the same evidence, so two exchanges count; otherwise one.
     """
     exchanges = math.prod(2**m if paired else math.comb(m + n, m) for m, n in runs)
     whole = all(m == n for m, n in runs)
