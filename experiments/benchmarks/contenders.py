@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from experiments.benchmarks import flops
 from experiments.benchmarks.common import OURS, PEERS, Contender
 
 # SAC's actor as peers have it: it learns on s alone, where ours by default learns on both frames of a transition.
@@ -59,11 +58,3 @@ def add_variant_flag(flags: argparse.ArgumentParser) -> None:
         default=[],
         help="a contender more, NAME:sac|taac:GIN_PARAM[;GIN_PARAM]; repeatable",
     )
-
-
-def update_flops(contender: str, strict: bool = False, **sizes: Any) -> int:
-    """Floating-point operations of an update's products, of one of the names above or with ", 64 a call" after it."""
-    name = contender.removesuffix(", 64 a call")
-    if name.startswith(TAAC):
-        return flops.taac(strict=strict, **sizes)
-    return flops.sac(actor_on_last_frame=name in (SAC, PRIORITIZED), strict=strict, **sizes)

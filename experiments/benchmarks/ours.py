@@ -108,7 +108,7 @@ def counted(options: dict[str, Any]) -> float:
     """Operations of the matrix products of an update in 1e9, as torch counts them; the mean over a policy delay."""
     from torch.profiler import ProfilerActivity, profile
 
-    eager = [p for p in options["gin_params"] if not p.startswith("create_agent.compile")]
+    eager = [p for p in options.get("gin_params", ()) if not p.startswith("create_agent.compile")]
     trainer = updater({**options, "frames": 3000, "gin_params": [*eager, "Learner.matmul = 'plain'"]})
     delay = trainer.agent.algorithm.policy_delay
     trainer.collector.env_steps += delay

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import functools
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from experiments.benchmarks import common, floor
@@ -29,7 +30,6 @@ from experiments.benchmarks.contenders import (
     add_variant_flag,
     ours,
     peer,
-    update_flops,
     variants,
 )
 
@@ -58,50 +58,43 @@ def run(options: argparse.Namespace, best: dict[str, Any] | None = None) -> dict
     many = {**sizes, "per_call": MANY, "warmup": MANY if options.quick else 4 * MANY}
     contenders = [
         Contender(PEAK, OURS, {"task": "peak", "path": best["path"], "shape": best["shape"], "warmup": 1}),
-        *(ours(name, **one) for name in OURS_OPTIONS),
-        ours(SAC_S, SAC_S + MANY_A_CALL, **many), ours(TAAC, TAAC + MANY_A_CALL, **many),
+        *(ours(name, **one, count=True) for name in OURS_OPTIONS),
+        *(ours(name, name + MANY_A_CALL, **many, count=True) for name in (SAC_S, TAAC)),
         peer(SB3, **one), peer(SB3, SB3 + MANY_A_CALL, **many),
         peer(SBX, **one), peer(SBX, SBX + MANY_A_CALL, **many),
         *variants(options.variant, **one),
     ]  # fmt: skip
     rates, about, problems = common.interleaved(contenders, options)
-    note = functools.partial(_note, rates, about, options)
+    for name in (SB3, SB3 + MANY_A_CALL, SBX, SBX + MANY_A_CALL):
+        if name in about and SAC_S in about:  # of the same sizes
+            about[name]["gflop"] = about[SAC_S]["gflop"]
+    note = functools.partial(_note, rates, about)
     figures = common.rate_figures(contenders[1:], rates, problems, "updates/s", note)
     if PEAK in rates:
         figures.insert(0, common.figure(f"{PEAK}: {best['path']}, {best['shape']}", rates[PEAK], "GFLOP/s"))
-    goals = _goals(rates, problems, options)
+    goals = _goals(rates, about, problems)
     if not options.no_growth and not options.contenders:
         grown = growth(options)
         figures, goals = figures + grown["figures"], goals + grown["goals"]
     return {"title": "Updates", "figures": figures, "goals": goals}
 
 
-def _note(
-    rates: dict[str, list[float]], about: dict[str, dict[str, Any]], options: argparse.Namespace, name: str
-) -> str:
+def _note(rates: dict[str, list[float]], about: dict[str, dict[str, Any]], name: str) -> str:
     notes = [f"version {about[name]['version']}"] if "version" in about[name] else []
-    known = name.removesuffix(MANY_A_CALL) in (*OURS_OPTIONS, SB3, SBX)
-    if PEAK in rates and known:
-        share = statistics.median(_shares(name, rates, options))
-        notes.append(
-            f"{update_flops(name, batch_size=options.batch_size) / 1e9:.2f} GFLOP, {share:.0%} of the peak rate"
-        )
+    if PEAK in rates and "gflop" in about[name]:
+        share = statistics.median(_shares(name, rates, about))
+        notes.append(f"{about[name]['gflop']:.2f} GFLOP, {share:.0%} of the peak rate")
     return "; ".join(notes)
 
 
-def _shares(name: str, rates: dict[str, list[float]], options: argparse.Namespace, strict: bool = False) -> list[float]:
+def _shares(name: str, rates: dict[str, list[float]], about: dict[str, dict[str, Any]]) -> list[float]:
     """Rate of an update's products over the peak rate of the same round."""
-    gflop = update_flops(name, strict=strict, batch_size=options.batch_size) / 1e9
-    return [gflop * rate / peak for rate, peak in zip(rates[name], rates[PEAK])]
+    return [about[name]["gflop"] * rate / peak for rate, peak in zip(rates[name], rates[PEAK])]
 
 
-def _share_goal(name: str, rates: dict[str, list[float]], problems: dict[str, str], options: Any) -> dict[str, Any]:
-    what = f"{name}: share of the peak rate"
-    row = rates_goal(what, 0.7, rates, (name, PEAK), lambda: _shares(name, rates, options), problems)
-    return row if "problem" in row else {**row, "strict": statistics.median(_shares(name, rates, options, strict=True))}
-
-
-def _goals(rates: dict[str, list[float]], problems: dict[str, str], options: Any) -> list[dict[str, Any]]:
+def _goals(
+    rates: dict[str, list[float]], about: dict[str, dict[str, Any]], problems: dict[str, str]
+) -> list[dict[str, Any]]:
     goals = []
     for name in (SAC_S, SAC_S + COMPILED, SAC_S + THREE, SAC_S + BFLOAT16, SAC):
         goals.append(ratio_goal(f"{name}: updates/s over SBX", rates, name, SBX, 1.2, problems))
@@ -109,7 +102,8 @@ def _goals(rates: dict[str, list[float]], problems: dict[str, str], options: Any
             ratio_goal(f"{name}: updates/s over SBX{MANY_A_CALL}", rates, name, SBX + MANY_A_CALL, 1.0, problems)
         )
     for name in (SAC_S, SAC_S + COMPILED, SAC, TAAC, TAAC + COMPILED):  # with products as exact as those that the peak rate is of
-        goals.append(_share_goal(name, rates, problems, options))
+        shares = functools.partial(_shares, name, rates, about)
+        goals.append(rates_goal(f"{name}: share of the peak rate", 0.7, rates, (name, PEAK), shares, problems))
     for name in (SAC_S, TAAC):
         goals.append(
             ratio_goal(
@@ -139,11 +133,11 @@ def growth(options: argparse.Namespace) -> dict[str, Any]:
 
     lengths = [2, 4, 8]
     common.say(f"TAAC: segments of {lengths} frames")
-    made = [ours(TAAC, f"TAAC, T = {n}", **base, segment_length=n) for n in lengths]
-    rates, _, problems = common.interleaved(made, options)
+    made = [ours(TAAC, f"TAAC, T = {n}", **base, segment_length=n, count=True) for n in lengths]
+    rates, about, problems = common.interleaved(made, options)
     figures += common.rate_figures(made, rates, problems, "updates/s")
     for a, b in ((0, 1), (1, 2)):
-        products = [update_flops(TAAC, segment_length=lengths[i], batch_size=options.batch_size) for i in (a, b)]
+        products = [about.get(made[i].name, {}).get("gflop", 1.0) for i in (a, b)]  # 1: failed, and is not compared
         goals.append(_linear("TAAC", "T", lengths[a], lengths[b], made[a], made[b], products, rates, problems))
 
     batches = [options.batch_size // 2, options.batch_size, options.batch_size * 2]
@@ -177,7 +171,7 @@ def _linear(
     large: int,
     one: Contender,
     other: Contender,
-    products: list[int],
+    products: Sequence[float],
     rates: dict[str, list[float]],
     problems: dict[str, str],
 ) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from experiments.benchmarks import (
     engines,
     event_files,
     floor,
-    flops,
     hindsight,
     memory,
     ours,
@@ -59,39 +58,6 @@ def check(result, *measured):
     found = {row["what"] for row in result["figures"] if "missing" not in row}
     assert set(measured) <= found, [row for row in result["figures"] if "missing" in row]
     assert common.report([result], common.machine()).count("\n| ") > len(result["figures"]) + len(result["goals"])
-
-
-# Operations ----------------------------------------------------------------------------------------------------------
-
-
-def test_operations_of_sac_by_hand():
-    # One row of s (2) and a (1), one hidden layer of 3. Actor: 2x3 + 3x2 = 12. One critic: 3x3 + 3x1 = 12.
-    # Actor at s and s' 24, its gradient 24; Q(s, a) 12 + 24; Q(s, a~) 12 + 12; target 12: 120 multiplications.
-    small = {"observation_size": 2, "action_size": 1, "hidden_layers": (3,), "batch_size": 1, "num_critics": 1}
-    assert flops.sac(**small) == 2 * 120
-    # Nobody needs the gradient of the actor's input 2x3, of the critic's 3x3, of the observation beside a~ 2x3.
-    assert flops.sac(**small, strict=True) == 2 * (120 - 6 - 9 - 6)
-    # The actor learns at s' too: its gradient 24, Q(s', a~) 12 + 12.
-    assert flops.sac(**small, actor_on_last_frame=True) == 2 * (120 + 24 + 24)
-
-
-def test_operations_of_taac_by_hand():
-    # T = 2. Embedding 1x2 = 2, actor (2 + 2)x3 + 3x2 = 18, together 20; one critic 12.
-    # Actor at both frames and its gradient 2 x 60; Q(s, tau_0) 2 x 12; Q(s, tau_1) 2 x 24; targets at s' 2 x 12;
-    # Q(s, tau) 36: 252 multiplications.
-    small = {"observation_size": 2, "action_size": 1, "hidden_layers": (3,), "batch_size": 1, "num_critics": 1}
-    assert flops.taac(**small, segment_length=2) == 2 * 252
-    # Not needed: at both frames the embedding's input 2 and the features 2x3; the critic's input 3x3; and at both
-    # frames the observation beside a_hat 2x3.
-    assert flops.taac(**small, segment_length=2, strict=True) == 2 * (252 - 2 * 8 - 9 - 2 * 6)
-
-
-def test_operations_at_the_sizes_of_half_cheetah():
-    assert flops.sac() == pytest.approx(0.59e9, rel=0.01)
-    assert flops.taac() == pytest.approx(2.46e9, rel=0.01)
-    assert flops.sac(batch_size=512) == 2 * flops.sac()
-    for count in (flops.sac, flops.taac):
-        assert 0.97 < count(strict=True) / count() < 1
 
 
 # Measuring -----------------------------------------------------------------------------------------------------------
@@ -146,7 +112,7 @@ def test_updates_with_missing_peers(forks, tmp_path):
     check(result, contenders.SAC, contenders.PRIORITIZED)
     assert any("no python of the peers" in row.get("missing", "") for row in result["figures"])
     share = next(row for row in result["goals"] if row["what"] == f"{contenders.SAC}: share of the peak rate")
-    assert 0 < share["strict"] < share["measured"]
+    assert share["measured"] > 0
     common.write([result], given, "updates")
     assert "## Goals" in (tmp_path / "updates.md").read_text(encoding="utf-8")
     held = json.loads((tmp_path / "updates.json").read_text(encoding="utf-8"))
@@ -303,6 +269,15 @@ def test_engines_are_measured_alike(monkeypatch):
 
 
 def test_counted_operations_are_those_by_shapes():
-    """Between the count that leaves out what nobody needs and the one that does not."""
+    """Multiplications of a row through an actor and a critic at HalfCheetah's sizes, forward, and twice that backward.
+
+    Of SAC on s alone: the actor at s and s' and its gradient, each critic at (s, a) with its gradient, at (s, a~) with that of
+    a~, and its target copy. The gradients of first layers' inputs, or of the observation beside a~, are left out or not.
+    """
+    actor, critics = 17 * 256 + 256 * 256 + 256 * 12, 2 * (23 * 256 + 256 * 256 + 256)
+    most = 4 * actor + 6 * critics
+    least = most - 17 * 256 - 2 * 23 * 256 - 2 * 17 * 256
     row = {"frames": 3000, "batch_size": 256, "method": "sac", "gin_params": [ON_S_ALONE, "create_agent.compile = True"]}
-    assert flops.sac(strict=True) / 1e9 <= ours.counted(row) <= flops.sac() / 1e9
+    found = ours.counted(row)
+    assert 2 * 256 * least / 1e9 <= found <= 2 * 256 * most / 1e9
+    assert ours.counted({**row, "batch_size": 512}) == pytest.approx(2 * found)
