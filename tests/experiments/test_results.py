@@ -46,6 +46,11 @@ def test_the_page_in_the_repository_is_what_its_raw_files_give():
         assert (page.DOCS / "images" / f"results_{folder.name}.png").exists() == bool(page.runs_of(folder))
 
 
+def test_each_campaign_has_a_place_of_its_own():
+    numbers = [about["number"] for _, about in page.campaigns()]
+    assert numbers == [*range(1, len(numbers) + 1)]
+
+
 def test_the_readme_tells_no_other_numbers():
     text = (page.DOCS.parent / "README.md").read_text(encoding="utf-8").partition("## Results\n")[2].partition("\n## ")[0]
     told = re.findall(r"-?\d+(?:[.,]\d+)*", re.sub(r"^\d\. |\]\(.*?\)|\w+-\d\w+", "", text, flags=re.MULTILINE))
