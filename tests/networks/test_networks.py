@@ -132,6 +132,12 @@ def test_no_critics_are_refused():
 # --- Actor ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("hidden_layers", [(8, -1), (0,)])
+def test_no_layer_is_made_of_widths_that_none_has(hidden_layers):
+    with pytest.raises(TaacError, match="widths of hidden layers must be 1 or more"):
+        ActorNetwork(3, 1, hidden_layers=hidden_layers)
+
+
 def test_initialisation_of_the_actors_layers():
     actor = ActorNetwork(100, 3, hidden_layers=(300, 200))
     layers = [layer for layer in actor.hidden if isinstance(layer, torch.nn.Linear)]
