@@ -50,7 +50,8 @@ class Distribution(NamedTuple):
     mean: np.ndarray | None  # [B, A], of the normal distribution whose tanh is the new action in [-1, 1]
     std: np.ndarray | None  # [B, A]
     probabilities: np.ndarray | None  # [B, K, C] of the choices of K branches; [B, C] beside continuous actions
-    # [B], or [B, A] if each dimension decides: of beginning a new action instead of continuing. A greedy agent does so above `switch_threshold`.
+    # [B], or [B, A] if each dimension decides: of beginning a new action instead of continuing. A greedy agent does so above its
+    # `switch_threshold`.
     switch_probability: np.ndarray | None
     # Q, in the units of the rewards that are learnt from, as targets combine the critics; the weighted sum of a vector reward.
     q: np.ndarray | None = None  # [B], of the action that `distribution` was given, or of what a greedy agent does
