@@ -201,7 +201,7 @@ class Skips(ActorCriticAlgorithm):
 
     def summary_tags(self) -> dict[str, str]:
         return {
-            "loss/skip": "error (squared or Huber's) of the durations' values, weighted, summed over a frame's, mean except LAST",
+            "loss/skip": "weighted error (squared or Huber's) of the durations' values, summed over durations, mean except LAST",
             "skip/observed": "durations that a replayed frame is an example of, mean over frames except LAST",
         }
 
