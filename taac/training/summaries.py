@@ -31,7 +31,7 @@ TAGS: dict[str, str] = {
     "{phase}/action_change": "distance of an action in [-1, 1] from the one before, mean over dimensions and steps",
     "{phase}/effort": "squared action in [-1, 1], mean over dimensions and steps",
     "{phase}/info/{name}": "a number that the environment reports of an episode, mean; needs `create_environment.info`",
-    "evaluation/high_frequency": "mean over frequencies of twice a frequency, in cycles per step, times its amplitude (Mysore et al.'s Sm)",
+    "evaluation/high_frequency": "mean over frequencies of 2 x frequency (cycles per step) x amplitude (Mysore et al.'s Sm)",
     "evaluation/multiply_adds": "multiply-adds of the networks that acting needed, per episode",
     "loss/total": "what is minimised: actor + temperature + critic losses, mean over all T*B frames, 0 at LAST",
     "loss/critic": "sum over critics of (Q_i - G)^2 (or Huber's, see `huber_delta`), mean over the learnt frames",
