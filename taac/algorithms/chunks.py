@@ -42,17 +42,25 @@ class ChunkTrajectory:
 
     The actor proposes all h actions. After the last one there is nothing to go on with: the switch then starts a new chunk.
 
+    What an executed action leads to does not depend on the actions that were to follow it. So a replayed transition tells the
+    value of any chunk that begins with this action, and some learn with actions that the present policy proposes there. Otherwise
+    the critics would know stored chunks alone, and the actor would climb where they err.
+
     Args:
         length: h, actions in a chunk; 1 or more.
+        other_rests: fraction of replayed frames that learn with other actions after the executed one, in [0, 1]: with 0 to h - 1
+            of a new proposal. Returns do not pass these frames.
 
     Raises:
-        TaacError: `length` is below 1.
+        TaacError: settings out of range.
     """
 
-    def __init__(self, length: int = 5):
+    def __init__(self, length: int = 5, other_rests: float = 0.5):
         if length < 1:
             raise TaacError(f"ChunkTrajectory.length must be 1 or more actions, got {length}")
-        self.length = length
+        if not 0 <= other_rests <= 1:
+            raise TaacError(f"ChunkTrajectory.other_rests must be in [0, 1], got {other_rests}")
+        self.length, self.other_rests = length, other_rests if length > 1 else 0.0
 
     def proposal_size(self, action_size: int) -> int:
         """Returns `h A`."""
@@ -81,6 +89,11 @@ class ChunkTrajectory:
     def start(self, action: torch.Tensor, tau: Any) -> Chunk:
         """Starts the chunk that the actor proposes, `[..., h A]`; `tau` is ignored."""
         return make_chunk(action, self.length, self.length)
+
+    def with_rest(self, tau: Chunk, proposal: torch.Tensor) -> Chunk:
+        """Returns a chunk of 1 to h actions: that which `tau` executes, then those of a proposal `[..., h A]` after its first."""
+        count = torch.randint(1, self.length + 1, proposal.shape[:-1], device=proposal.device)
+        return make_chunk(torch.cat([tau.a, proposal[..., tau.a.shape[-1] :]], dim=-1), count, self.length)
 
     def output_for(self, action: torch.Tensor, tau: Any) -> torch.Tensor:
         """Returns the proposal that executes `action` `[..., A]` at all steps."""

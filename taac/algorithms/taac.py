@@ -20,6 +20,7 @@ from taac import nest
 from taac.algorithms import target_entropies, trajectories
 from taac.algorithms.actor_critic import ActorCriticAlgorithm, TrainInfo, trainable
 from taac.algorithms.algorithm import gradients_if, learns_policy
+from taac.algorithms.chunks import ChunkTrajectory
 from taac.algorithms.critic_step import CriticStep
 from taac.algorithms.td_losses import BaseTDLoss, TAACTDLoss
 from taac.algorithms.temperature import Temperature
@@ -293,9 +294,10 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     def train_step(self, experience: Experience) -> TrainInfo:
         time_step, (tau_prev, b, switch_state) = experience
-        tau = nest.index(tau_prev, slice(1, None))  # executed at frames 0..T-2
         features, seen = self.encode(time_step.observation)
         frozen = features.detach()
+        tau_prev, b = self._other_rests(time_step, seen, tau_prev, b)
+        tau = nest.index(tau_prev, slice(1, None))  # executed at frames 0..T-2
 
         # a_hat ~ pi(. | s, tau_prev) and the two candidates: the previous trajectory advanced by a step, and a new one
         embedded = self.tau_embedding(seen, tau_prev)
@@ -349,6 +351,24 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             bonus=None if bonus is None else self.pad_front(bonus),
             own=ended,
         )
+
+    @torch.no_grad()
+    def _other_rests(
+        self, time_step: TimeStep, seen: torch.Tensor, tau_prev: Tau, b: torch.Tensor
+    ) -> tuple[Tau, torch.Tensor]:
+        """Replaces what was to follow some executed actions by what is newly proposed there, see `ChunkTrajectory`.
+
+        Returns the trajectories before each frame `[T, B, ...]`, and b: True where the frame's action is not of the new rest.
+        """
+        if not isinstance(self.trajectory, ChunkTrajectory) or not self.trajectory.other_rests:
+            return tau_prev, b
+        before, executed = (nest.index(tau_prev, frames) for frames in (slice(None, -1), slice(1, None)))
+        mean, log_std = self.actor(self.tau_embedding(seen[:-1], before))
+        new = self.trajectory.with_rest(executed, distributions.squashed_normal_action(mean, log_std))
+        other = (torch.rand(b[1:].shape, device=b.device) < self.trajectory.other_rests) & ~time_step.is_first()[1:]
+        after = nest.where(other, new, executed)
+        tau_prev = nest.map_structure(lambda first, later: torch.cat([first[:1], later]), tau_prev, after)
+        return tau_prev, torch.cat([b[:1], b[1:] | other])
 
     def _choose(
         self, embedded: torch.Tensor, ended: torch.Tensor | None, q_0: torch.Tensor, q_1: torch.Tensor, switch_state: Nest

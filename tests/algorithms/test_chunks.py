@@ -21,6 +21,7 @@ from taac.algorithms.trajectories import follow, part_sizes
 from taac.data_structures import Experience, StepType, TimeStep
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble, PrefixCritics
+from taac.ops.distributions import squashed_normal_action
 from taac.ops.value_ops import prefix_returns
 from taac.specs import TensorSpec, bounded
 from tests.training.runs import build, trained
@@ -449,9 +450,9 @@ def test_prefix_critics_need_chunks():
 # TAAC on chunks ---------------------------------------------------------------------------------------------------------------
 
 
-def taac(length=3, **more):
+def taac(length=3, other_rests=0.0, **more):
     torch.manual_seed(0)
-    algorithm = TaacAlgorithm(SPEC, ACTION, trajectory=ChunkTrajectory(length), **more)
+    algorithm = TaacAlgorithm(SPEC, ACTION, trajectory=ChunkTrajectory(length, other_rests), **more)
     algorithm.td_loss.set_gamma(0, GAMMA)
     return algorithm
 
@@ -584,6 +585,57 @@ def test_the_return_of_a_chunk_that_goes_on_is_monte_carlos():
     expected = sum(GAMMA**i * 2.0**i for i in range(4)) + GAMMA**4 * value
     assert target[0, 0].item() == pytest.approx(expected, rel=1e-4)
     assert np.allclose(info.beta[4, 0].tolist(), [0, 1])
+
+
+def test_another_rest_has_the_executed_action_and_any_number_of_others():
+    trajectory, executed = ChunkTrajectory(3), nest.map_structure(lambda x: x.expand(3000, -1), chunk_of((0.1, 0.2), (0.3, 0.4)))
+    torch.manual_seed(0)
+    proposal = torch.rand(3000, 6)
+    found = trajectory.with_rest(executed, proposal)
+    count = (found.left[:, 0] * 2).round().long() + 1
+    assert torch.equal(found.a, executed.a) and np.allclose(np.bincount(count) / 3000, [0, *[1 / 3] * 3], atol=0.03)
+    exists = torch.arange(2) < (count - 1).unsqueeze(1)
+    assert torch.equal(found.rest, proposal[:, 2:] * exists.repeat_interleave(2, dim=1))
+
+
+def test_rests_are_replaced_by_what_is_proposed_where_the_action_was_taken():
+    algorithm = taac(other_rests=1.0)
+    experience = rolled_out(algorithm, [FIRST, MID, MID, LAST, FIRST, MID])
+    time_step, (tau_prev, b, _) = experience
+    seen = algorithm.encode(time_step.observation)[1]
+    torch.manual_seed(1)
+    found, switch = algorithm._other_rests(time_step, seen, tau_prev, b)
+    assert torch.equal(found.a, tau_prev.a) and switch[[1, 2, 3, 5]].all() and torch.equal(switch[[0, 4]], b[[0, 4]])
+    with torch.no_grad():
+        before = nest.index(tau_prev, slice(None, -1))
+        torch.manual_seed(1)
+        proposal = squashed_normal_action(*algorithm.actor(algorithm.tau_embedding(seen[:-1], before)))
+    expected = algorithm.trajectory.with_rest(nest.index(tau_prev, slice(1, None)), proposal)
+    for new, stored, part in zip(found, tau_prev, expected):
+        assert torch.equal(new[[1, 2, 3, 5]], part[[0, 1, 2, 4]]) and torch.equal(new[[0, 4]], stored[[0, 4]])
+
+
+@pytest.mark.parametrize("more", [{}, {"decision_price": 0.1}, {"exact_compare_through": True}])
+def test_an_update_with_other_rests_is_one_of_frames_that_hold_them(more):
+    algorithm = taac(other_rests=0.5, **more)
+    experience = rolled_out(algorithm, [FIRST, MID, MID, MID, LAST, FIRST, MID, MID])
+    own, held = algorithm._other_rests, []
+    algorithm._other_rests = lambda *given: held.extend([*own(*given), torch.get_rng_state()]) or held[:2]
+    found = algorithm.train_step(experience)
+    tau_prev, b, random_numbers = held
+    algorithm._other_rests, algorithm.trajectory.other_rests = own, 0.0
+    torch.set_rng_state(random_numbers)
+    info = experience.rollout_info._replace(tau_prev=tau_prev, switch=b)
+    expected = algorithm.train_step(experience._replace(rollout_info=info))
+    assert not torch.equal(tau_prev.rest, experience.rollout_info.tau_prev.rest)
+    for name in ("actor_loss", "prediction", "value", "beta", "switch", "advantage"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+
+
+def test_a_fraction_of_other_rests_is_one():
+    with pytest.raises(TaacError, match=r"ChunkTrajectory\.other_rests must be in \[0, 1\], got 1\.5"):
+        ChunkTrajectory(3, other_rests=1.5)
+    assert ChunkTrajectory(1).other_rests == 0
 
 
 def test_a_truncated_window_is_masked_though_one_part_of_the_reward_is_not_discounted_on():
