@@ -43,13 +43,13 @@ class ChunkTrajectory:
     The actor proposes all h actions. After the last one there is nothing to go on with: the switch then starts a new chunk.
 
     What an executed action leads to does not depend on the actions that were to follow it. So a replayed transition tells the
-    value of any chunk that begins with this action, and some learn with actions that the present policy proposes there. Otherwise
+    value of any chunk that begins with this action, and some learn with those that the present policy proposes there. Otherwise
     the critics would know stored chunks alone, and the actor would climb where they err.
 
     Args:
         length: h, actions in a chunk; 1 or more.
-        other_rests: fraction of replayed frames that learn with other actions after the executed one, in [0, 1]: with 0 to h - 1
-            of a new proposal. Returns do not pass these frames.
+        other_rests: fraction of replayed segments that learn with other actions after each executed one, in [0, 1]: with 0 to
+            h - 1 of a new proposal. Their returns take one step. No effect with `TDLoss`, whose returns pass all frames.
 
     Raises:
         TaacError: settings out of range.

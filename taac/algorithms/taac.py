@@ -22,7 +22,7 @@ from taac.algorithms.actor_critic import ActorCriticAlgorithm, TrainInfo, traina
 from taac.algorithms.algorithm import gradients_if, learns_policy
 from taac.algorithms.chunks import ChunkTrajectory
 from taac.algorithms.critic_step import CriticStep
-from taac.algorithms.td_losses import BaseTDLoss, TAACTDLoss
+from taac.algorithms.td_losses import BaseTDLoss, TAACTDLoss, TDLoss
 from taac.algorithms.temperature import Temperature
 from taac.algorithms.trajectories import ConstantTrajectory, Tau, Trajectory
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, TimeStep
@@ -356,16 +356,19 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     def _other_rests(
         self, time_step: TimeStep, seen: torch.Tensor, tau_prev: Tau, b: torch.Tensor
     ) -> tuple[Tau, torch.Tensor]:
-        """Replaces what was to follow some executed actions by what is newly proposed there, see `ChunkTrajectory`.
+        """Replaces what was to follow executed actions in some segments by what is newly proposed there, see `ChunkTrajectory`.
 
-        Returns the trajectories before each frame `[T, B, ...]`, and b: True where the frame's action is not of the new rest.
+        Returns the trajectories before each frame `[T, B, ...]`, and b: True where the frame's action is not of the new rest. All
+        of a segment are replaced, because a return that passed a frame would end at the rest of another chunk.
         """
-        if not isinstance(self.trajectory, ChunkTrajectory) or not self.trajectory.other_rests:
+        free = isinstance(self.trajectory, ChunkTrajectory) and self.trajectory.other_rests > 0
+        if not free or isinstance(self.td_loss, TDLoss):  # whose returns pass all frames
             return tau_prev, b
         before, executed = (nest.index(tau_prev, frames) for frames in (slice(None, -1), slice(1, None)))
         mean, log_std = self.actor(self.tau_embedding(seen[:-1], before))
         new = self.trajectory.with_rest(executed, distributions.squashed_normal_action(mean, log_std))
-        other = (torch.rand(b[1:].shape, device=b.device) < self.trajectory.other_rests) & ~time_step.is_first()[1:]
+        segments = torch.rand(b.shape[1:], device=b.device) < self.trajectory.other_rests
+        other = segments & ~time_step.is_first()[1:]
         after = nest.where(other, new, executed)
         tau_prev = nest.map_structure(lambda first, later: torch.cat([first[:1], later]), tau_prev, after)
         return tau_prev, torch.cat([b[:1], b[1:] | other])

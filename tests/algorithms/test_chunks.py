@@ -15,7 +15,7 @@ from taac.algorithms.actor_regularizers import CAPS, L2C2
 from taac.algorithms.chunks import ChunkTrajectory, make_chunk
 from taac.algorithms.sac_chunk import SacChunkAlgorithm
 from taac.algorithms.sac_hybrid import SacHybridAlgorithm
-from taac.algorithms.td_losses import OneStepTDLoss
+from taac.algorithms.td_losses import OneStepTDLoss, TDLoss
 from taac.algorithms.temperature import Temperature
 from taac.algorithms.trajectories import follow, part_sizes
 from taac.data_structures import Experience, StepType, TimeStep
@@ -617,7 +617,7 @@ def test_rests_are_replaced_by_what_is_proposed_where_the_action_was_taken():
 
 @pytest.mark.parametrize("more", [{}, {"decision_price": 0.1}, {"exact_compare_through": True}])
 def test_an_update_with_other_rests_is_one_of_frames_that_hold_them(more):
-    algorithm = taac(other_rests=0.5, **more)
+    algorithm = taac(other_rests=1.0, **more)
     experience = rolled_out(algorithm, [FIRST, MID, MID, MID, LAST, FIRST, MID, MID])
     own, held = algorithm._other_rests, []
     algorithm._other_rests = lambda *given: held.extend([*own(*given), torch.get_rng_state()]) or held[:2]
@@ -630,6 +630,26 @@ def test_an_update_with_other_rests_is_one_of_frames_that_hold_them(more):
     assert not torch.equal(tau_prev.rest, experience.rollout_info.tau_prev.rest)
     for name in ("actor_loss", "prediction", "value", "beta", "switch", "advantage"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
+
+
+def test_returns_pass_where_the_next_chunk_is_what_is_left_of_this_one():
+    """Segments of one episode, half of which have other rests, and a switch that never wants to begin a chunk."""
+    algorithm = taac(4, other_rests=0.5, b1_advantage_clipping=(-50.0, -50.0))
+    one = rolled_out(algorithm, [FIRST, *[MID] * 7])
+    experience = nest.map_structure(lambda x: x.repeat_interleave(40, dim=1), one)
+    time_step, (tau_prev, b, _) = experience
+    found, switch = algorithm._other_rests(time_step, algorithm.encode(time_step.observation)[1], tau_prev, b)
+    passed = ~switch[1:-1]  # frames 1..T-2
+    before, after = (nest.index(found, frames) for frames in (slice(1, -1), slice(2, None)))
+    going_on = algorithm.trajectory.advance(before)
+    assert 0 < passed.any(0).sum() < 40 and all(torch.equal(x[passed], y[passed]) for x, y in zip(going_on, after))
+
+
+def test_returns_that_pass_all_frames_learn_with_stored_chunks():
+    algorithm = taac(other_rests=1.0, td_loss=TDLoss(gamma=GAMMA))
+    time_step, (tau_prev, b, _) = rolled_out(algorithm, [FIRST, MID, MID, MID])
+    found, switch = algorithm._other_rests(time_step, algorithm.encode(time_step.observation)[1], tau_prev, b)
+    assert found is tau_prev and switch is b
 
 
 def test_a_fraction_of_other_rests_is_one():
