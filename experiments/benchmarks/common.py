@@ -373,4 +373,3 @@ def machine() -> dict[str, Any]:
 
 def machine_table(about: dict[str, Any]) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in about.items())])
-

@@ -26,7 +26,8 @@ class DecisionPrice(nn.Module):
         price: 0 or more at every step. With a target rate, a number from which learning starts; 0 starts at `START`.
         target_rate: rho, decisions per environment step, in (0, 1); None: the price is not learnt.
         owner: the configurable that has both as `decision_price` and `target_decision_rate`, for messages.
-        forced: steps of the agent after which a new decision is forced, and by which setting; None: never.
+        forced: steps of the agent after which a new decision is forced, and by which setting; None: never. An
+            experiment refuses a target rate below that.
 
     Raises:
         TaacError: a number is out of range, or a schedule was given for a price that is learnt.

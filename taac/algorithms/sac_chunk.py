@@ -63,8 +63,7 @@ class SacChunkAlgorithm(SacAlgorithm):
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
         chunk_length: h, 1 or more. Segments have h + 1 frames.
         keep_cut_windows: False leaves windows that an end cuts short out of the critics' loss, as the source does. Chunks
-            that begin fewer than h steps before a goal are then never learnt. `HindsightReplayBuffer.max_steps` must then be
-            h or more, or relabelled segments teach nothing.
+            that begin fewer than h steps before a goal are then never learnt.
         cloning_weight: weight of `- log pi(A|s)` in the actor's loss, of the actions that a replayed chunk has.
         best_of: N: the actor learns nothing but to imitate replayed chunks, and of N of its samples the one that the critics
             value most is executed, and is A' in targets. None: the actor learns from the critics.

@@ -361,13 +361,13 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         Returns the trajectories before each frame `[T, B, ...]`, and b: True where the frame's action is not of the new rest. All
         of a segment are replaced, because a return that passed a frame would end at the rest of another chunk.
         """
-        free = isinstance(self.trajectory, ChunkTrajectory) and self.trajectory.other_rests > 0
-        if not free or isinstance(self.td_loss, TDLoss):  # whose returns pass all frames
+        chunks = self.trajectory
+        if not isinstance(chunks, ChunkTrajectory) or not chunks.other_rests or isinstance(self.td_loss, TDLoss):
             return tau_prev, b
         before, executed = (nest.index(tau_prev, frames) for frames in (slice(None, -1), slice(1, None)))
         mean, log_std = self.actor(self.tau_embedding(seen[:-1], before))
-        new = self.trajectory.with_rest(executed, distributions.squashed_normal_action(mean, log_std))
-        segments = torch.rand(b.shape[1:], device=b.device) < self.trajectory.other_rests
+        new = chunks.with_rest(executed, distributions.squashed_normal_action(mean, log_std))
+        segments = torch.rand(b.shape[1:], device=b.device) < chunks.other_rests
         other = segments & ~time_step.is_first()[1:]
         after = nest.where(other, new, executed)
         tau_prev = nest.map_structure(lambda first, later: torch.cat([first[:1], later]), tau_prev, after)

@@ -79,9 +79,6 @@ class Skips(ActorCriticAlgorithm):
         TaacError: errors of the backbone; settings out of range.
     """
 
-    greedy_step: Callable[..., AlgStep]
-    sampled_step: Callable[..., AlgStep]
-
     def __init__(
         self,
         observation_spec: Nest,

@@ -55,7 +55,7 @@ class ImageEncoder(nn.Module):
         if height < least and height <= max(4, least // 2):
             raise TaacError(
                 f"an image of shape {list(spec.shape)} seems to have its channels first, or to be a stack of frames: the first "
-                "dimension is far the least. ImageEncoder reads [height, width, channels]: for bytes bind "
+                "dimension is by far the least. ImageEncoder reads [height, width, channels]: for bytes bind "
                 "create_environment.wrappers = (@Pictures,), or move the first dimension to the end with "
                 + _transformed(spec, "numpy.moveaxis(image, 0, -1)", (width, depth, height))
                 + f"; if it is no picture, flatten it with gymnasium.wrappers.FlattenObservation(env); {_OF_A_PART}"

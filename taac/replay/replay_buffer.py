@@ -105,6 +105,7 @@ class ReplayBuffer:
         self._hold(nest.map_structure(lambda s: s.zeros(0, num_envs, device=self.device), experience_spec))
         self._strata: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # for the last batch size
         self._episodes: EpisodeIndex | None = None  # until somebody asks
+        self._begins_inside: bool | None = None  # an episode, with the first frame; until somebody asks
         self.added = 0
 
     def _hold(self, storage: Nest) -> None:
@@ -216,7 +217,11 @@ class ReplayBuffer:
 
     def _lacks_older(self) -> bool:
         """Whether the oldest stored frames belong to episodes that began before them."""
-        return self._stack > 1 and (self.added > self.length or bool((self._storage.time_step.step_type[0] != FIRST).any()))
+        if self._stack == 1 or not self.added or self.added > self.length:
+            return self._stack > 1 and self.added > self.length
+        if self._begins_inside is None:  # asked once, because on a GPU it waits for the device
+            self._begins_inside = bool((self._storage.time_step.step_type[0] != FIRST).any())
+        return self._begins_inside
 
     def at(self, environment: torch.Tensor, first: torch.Tensor, length: int) -> Batch:
         """Returns the segments of `positions`, as a batch without weights."""
@@ -349,6 +354,7 @@ class ReplayBuffer:
                 f"were added, and position {position}; expected length {self.length}"
             )
         self.reserve(size)
+        self._begins_inside = None
         self.added, self._episodes = added, None
 
 

@@ -12,8 +12,6 @@ def is_one_line(text: str) -> bool:
     return not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)
 
 
-
-
 def warn_user(message: str) -> None:
     """Prints a warning on standard error. Where nobody can read it any more, it is lost: it must not end a run."""
     with contextlib.suppress(OSError, ValueError):  # ValueError: it has been closed
@@ -30,6 +28,7 @@ def printable(text: object) -> str:
     """Escapes text from files for a terminal, so that it cannot clear the screen, hide lines, or fail to encode.
 
     What is not printable, such as control characters other than line ends and tabs, marks that change the text direction, and
-    lone surrogates, becomes escapes such as `\\x1b`.
+    lone surrogates, becomes escapes such as `\\x1b`. Spaces of all kinds stay.
     """
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in str(text))
+    shown = lambda c: c.isprintable() or c in "\n\t" or unicodedata.category(c) == "Zs"  # noqa: E731
+    return "".join(c if shown(c) else c.encode("unicode_escape").decode() for c in str(text))

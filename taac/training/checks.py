@@ -121,7 +121,7 @@ def check_hindsight(
             f"their goals, but hindsight's segments do, and get {replay_buffer.reward_at_goal:g} for a step there: bind False, "
             "and for critics that predict distributions CategoricalReturns.low and high"
         )
-    shortest = agent.algorithm.min_segment_length - 1 - replay_buffer.burn_in
+    shortest = (agent.algorithm.max_segment_length or 2) - 1
     if replay_buffer.max_steps is not None and replay_buffer.max_steps < shortest:
         raise TaacError(
             f"HindsightReplayBuffer.max_steps must be {shortest} or more ({agent.algorithm.min_segment_reason}), got "

@@ -52,7 +52,7 @@ TAGS: dict[str, str] = {
     "frames except FIRST and LAST",
     "beta/entropy": "entropy of beta, nats, mean over the same frames",
     "beta/alpha": "temperature of beta",
-    "beta/reach_through": "fraction of the frames that a return can pass (MID, frames 1..T-2 of a segment) at which neither the "
+    "beta/reach_through": "fraction of the frames that returns could pass (MID, frames 1..T-2 of a segment) at which neither the "
     "rollout's b nor the sampled b~ switches; 0 where segments have two frames",
     "loss/regularizer_{name}": "a loss that is added to the actor's, see `actor_regularizers`, mean over frames except LAST",
     "decision/price": "price of a decision, in units of the reward that is learnt; see `decision_price`",

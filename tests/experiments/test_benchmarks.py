@@ -103,6 +103,11 @@ def test_a_slow_path_is_left_out_of_larger_products(monkeypatch):
     assert all("gflops" in p for p in found if p["path"] in (floor.DEFAULT, floor.NUMPY))
 
 
+def test_a_share_is_of_the_peak_rate_of_the_same_round():
+    rates = {"taac": [10.0, 20.0], updates.PEAK: [50.0, 200.0]}
+    assert updates._shares("taac", rates, {"taac": {"gflop": 2.5}}) == [0.5, 0.25]
+
+
 def test_updates_with_missing_peers(forks, tmp_path):
     wanted = f"{contenders.SAC};{contenders.PRIORITIZED};{updates.PEAK};{contenders.SB3}"
     given = options(
