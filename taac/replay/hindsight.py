@@ -251,5 +251,5 @@ class HindsightReplayBuffer(ReplayBuffer):
             raise TaacError(
                 f"{self._ends_wrong} of {self._ends} sampled ends of episodes have an unusual reward, or one of the highest, as "
                 "if the goal ended them, but the environment's compute_terminated(achieved_goal, desired_goal, info) does not "
-                "say so: they would be ends under any other goal, too. Define it, as SuccessEndsEpisode does, or let episodes go on"
+                "say so: they would be ends under any other goal, too. Define it, as SuccessEndsEpisode, or let them go on"
             )
