@@ -68,28 +68,14 @@ class DdpgAlgorithm(ActorCriticAlgorithm):
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.noise = noise
 
-    # Acting. State that runs through time would be passed in and out; this method has none.
+    # Acting. State that runs through time would be passed in and out of `predict_step` and `rollout_step`; this method has none.
 
-    def initial_state(self, batch_size: int) -> Nest:
-        return ()
+    def greedy_step(self, time_step: TimeStep, features: torch.Tensor, epsilon: float) -> AlgStep:
+        return self.execute(time_step, self.actor(features))
 
-    @torch.inference_mode()
-    def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
-        return self._execute(time_step, self.actor(self.actor_features(time_step.observation)))
-
-    @torch.inference_mode()
-    def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        action = self.actor(self.actor_features(time_step.observation))
-        return self._execute(time_step, (action + self.noise * torch.randn_like(action)).clamp(-1.0, 1.0))
-
-    @torch.inference_mode()
-    def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        return self._execute(time_step, torch.empty_like(time_step.prev_action).uniform_(-1.0, 1.0))
-
-    @staticmethod
-    def _execute(time_step: TimeStep, action: torch.Tensor) -> AlgStep:
-        # No state, and nothing to store: replay finds the action in the next frame's prev_action. Every step is a decision.
-        return AlgStep(action, (), (), torch.ones_like(time_step.step_type, dtype=torch.bool))
+    def sampled_step(self, time_step: TimeStep, features: torch.Tensor, noise: torch.Tensor | None = None) -> AlgStep:
+        action = self.actor(features)
+        return self.execute(time_step, (action + self.noise * torch.randn_like(action)).clamp(-1.0, 1.0))
 
     # Learning
 

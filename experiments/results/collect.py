@@ -29,6 +29,7 @@ import csv
 import io
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -92,6 +93,8 @@ def raw_texts(folder: Path, root: Path, record: Record, method: str | None = Non
     about = layout.read_run(folder)
     about["command"] = without_root(about.get("command", ""), root)
     about.get("platform", {}).pop("system", None)
+    if any(word.startswith("/") for word in shlex.split(about["command"])):
+        raise TaacError(f"{record.folder}/{layout.RUN} names a folder of this machine in its command; it would be published")
     if method is not None:
         about["method"] = method
     kept[layout.RUN] = json.dumps(about, indent=1) + "\n"
@@ -111,8 +114,10 @@ def raw_texts(folder: Path, root: Path, record: Record, method: str | None = Non
 
 
 def without_root(command: str, root: Path) -> str:
-    """A command with the campaign's folder replaced by DIR."""
-    return re.sub(re.escape(str(root.resolve())) + r"(?=/|\s|$)", PLACEHOLDER, command)
+    """A command with the campaign's folder replaced by DIR, also where its run folders were copied to `root` from elsewhere."""
+    command = re.sub(re.escape(str(root.resolve())) + r"(?=/|\s|$)", PLACEHOLDER, command)
+    copied = r"(?<=--root_dir )/\S*?((?:/[^/\s]+){2}/seed_\d+)?(?=\s|$)"
+    return re.sub(copied, lambda found: PLACEHOLDER + (found[1] or ""), command)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -217,8 +217,10 @@ class ReplayBuffer:
 
     def _lacks_older(self) -> bool:
         """Whether the oldest stored frames belong to episodes that began before them."""
-        if self._stack == 1 or not self.added or self.added > self.length:
-            return self._stack > 1 and self.added > self.length
+        if self._stack == 1 or not self.added:
+            return False
+        if self.added > self.length:
+            return True
         if self._begins_inside is None:  # asked once, because on a GPU it waits for the device
             self._begins_inside = bool((self._storage.time_step.step_type[0] != FIRST).any())
         return self._begins_inside

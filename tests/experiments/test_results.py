@@ -103,6 +103,32 @@ def test_a_file_that_names_the_campaigns_folder_is_not_published(tmp_path):
     assert not (tmp_path / "kept").exists()
 
 
+@pytest.mark.parametrize(
+    "command, told",
+    [
+        ("train --root_dir /a/b/Toy-v0/sac/seed_3 --x 1", "train --root_dir DIR/Toy-v0/sac/seed_3 --x 1"),
+        ("train --root_dir /a/Toy-v0/sac/seed_3", "train --root_dir DIR/Toy-v0/sac/seed_3"),
+        ("sb3 --root_dir /a/b --her", "sb3 --root_dir DIR --her"), ("sb3 --root_dir runs/b", "sb3 --root_dir runs/b"),
+    ],
+)  # fmt: skip
+def test_a_run_that_was_copied_names_no_folder_of_where_it_ran(tmp_path, command, told):
+    assert collect.without_root(command, tmp_path) == told
+
+
+def test_a_command_with_another_folder_is_not_published(tmp_path):
+    root = tmp_path / "campaign"
+    write_run(root / "a", root)
+    about = json.loads((root / "a" / "run.json").read_text())
+    (root / "a" / "run.json").write_text(json.dumps({**about, "command": "taac train --gin_file /home/me/mine.gin"}))
+    with pytest.raises(TaacError, match=r"run\.json names a folder of this machine in its command"):
+        collect.collect(root, tmp_path / "kept")
+
+
+def test_what_is_kept_names_no_folder_of_a_machine():
+    for path in page.HERE.rglob("run.json"):
+        assert not re.search(r'[" =]/\w', path.read_text(encoding="utf-8")), path
+
+
 def test_results_are_not_replaced_unless_asked_to(tmp_path):
     root, target = tmp_path / "campaign", tmp_path / "kept"
     write_run(root / "a", root)
