@@ -53,8 +53,10 @@ class SacChunkAlgorithm(SacAlgorithm):
     policy. If the environment is random and segments begin inside chunks, or are demonstrations, later actions may answer to
     what happened by chance, and the value of executing them blindly is estimated with a bias.
 
-    An episode that ends after k < h actions ends the sum there. If it terminated, actions after the k-th matter no more: uniform
-    ones take their place, so that the critics learn what whole chunks with these first k actions are worth. If it was truncated,
+    An episode that ends after k < h actions ends the sum there. If it terminated, actions after the k-th matter no more: those
+    that the policy proposes at the first state take their place, so that the critics learn what whole chunks with these first k
+    actions are worth. Where chance decides whether it terminates, the other outcomes are seen with the actions that were to
+    follow, so this is unbiased only if these are distributed alike, as for a policy that does not change. If it was truncated,
     the others are masked, and the critics see how many there are. `PrefixCritics` learn the targets of all prefixes a_1..a_k at
     once. As in the source, but not here by default: the mean of 10 critics, no entropy in targets, and such windows left out.
     With h = 1 it is SAC.
@@ -174,10 +176,19 @@ class SacChunkAlgorithm(SacAlgorithm):
         terminated = (discount[0] == 0).reshape(len(count), -1).all(-1)
         exist = torch.where(terminated, self.length, count)  # such chunks are whole, as those that are proposed
         if self.length > 1:
-            actions = torch.where(terminated.unsqueeze(-1) & ~self._taken(count), torch.rand_like(actions) * 2 - 1, actions)
+            planned = self._proposed(nest.index(time_step.observation, 0))
+            actions = torch.where(terminated.unsqueeze(-1) & ~self._taken(count), planned, actions)
         chunk = torch.cat([actions, exist.unsqueeze(-1).to(actions.dtype)], dim=-1)
         ends = ends._replace(prev_action=torch.stack([torch.zeros_like(chunk), chunk]))
         return Windows(Experience(ends, ()), Bootstrap(reward, discount, torch.ones_like(frame)), count)
+
+    @torch.no_grad()
+    def _proposed(self, observation: Nest) -> torch.Tensor:
+        """Draws chunks `[B, h A]` as rollouts do."""
+        mean, log_std = self.actor(self.actor_features(observation))
+        if self.best_of is not None:
+            return self._best_of(self.critics, self.encoder(observation), mean, log_std)
+        return distributions.squashed_normal_action(mean, log_std)
 
     def train_step(self, experience: Experience) -> TrainInfo:
         windows = self.windows(experience)

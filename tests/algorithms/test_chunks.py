@@ -200,6 +200,28 @@ def test_a_chunk_that_terminates_early_is_worth_what_it_earned(critics):
     torch.testing.assert_close(q.mean(0), torch.tensor([1.0, 1.0, GAMMA, GAMMA**2]), atol=0.15, rtol=0)
 
 
+@pytest.mark.parametrize("best_of", [None, 3])
+def test_chunks_that_terminated_by_chance_are_those_that_did_not(best_of):
+    """All chunks are of one policy. Half of the episodes end after one action, earning 0; after two the others earn 1."""
+    batch, mean = 40_000, torch.tensor([0.5, -0.3])
+    torch.manual_seed(0)
+    algorithm = SacChunkAlgorithm(SPEC, bounded((1,), -1.0, 1.0), chunk_length=2, best_of=best_of)
+    algorithm.actor.forward = lambda features: tuple(x.expand(*features.shape[:-1], 2) for x in (mean, torch.tensor(-2.0)))
+    algorithm.critics.forward = lambda features, *action: torch.stack([-action[1][..., 0]] * 2)  # likes a low second action
+    taken = algorithm._proposed(torch.ones(batch, 3))
+    action = torch.stack([torch.zeros(batch, 1), taken[:, :1], taken[:, 1:]])
+    dies = torch.rand(batch) < 0.5
+    kind = torch.stack([torch.full((batch,), FIRST), torch.where(dies, LAST, MID), torch.where(dies, FIRST, LAST)])
+    reward, discount = torch.zeros(3, batch), torch.ones(3, batch)
+    reward[2], discount[1], discount[2] = (~dies).float(), (~dies).float(), dies.float()
+    step = TimeStep(kind.to(torch.uint8), reward, discount, torch.ones(3, batch, 3), action, torch.ones(3, batch).short())
+    windows = algorithm.windows(Experience(step, ()))
+    chunk, value = windows.experience.time_step.prev_action[1, :, :2], windows.bootstrap.reward[0]
+    assert torch.equal(chunk[:, 0], taken[:, 0]) and torch.equal(chunk[~dies], taken[~dies])
+    for part in (chunk[:, 1] < chunk[:, 1].median(), chunk[:, 1] >= chunk[:, 1].median()):
+        assert value[part].mean().item() == pytest.approx(0.5, abs=0.02)
+
+
 def test_of_a_cut_window_the_actions_that_were_taken_are_imitated():
     """By their likelihood, and by cloning."""
     algorithm, cut = sac(best_of=4), segment([MID, MID, LAST, FIRST])
@@ -291,7 +313,7 @@ def test_the_target_is_the_return_of_the_chunk(soft):
     torch.manual_seed(5)
     with torch.no_grad():
         observation = experience.time_step.observation
-        torch.rand(1, 6), torch.randn(1, 1, 6)  # what follows a termination, and the actor's own sample, come first
+        torch.randn(1, 6), torch.randn(1, 1, 6)  # what follows a termination, and the actor's own sample, come first
         mean, log_std = algorithm.actor(algorithm.actor_features(observation[3]))
         noise = torch.randn(1, 6)
         action = torch.tanh(mean + log_std.exp() * noise)

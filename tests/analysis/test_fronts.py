@@ -32,24 +32,27 @@ def test_what_no_other_one_beats_in_both(costs, returns, expected):
 
 
 @pytest.mark.parametrize(
-    "costs, returns, box, expected",
+    "costs, returns, expected",
     [
-        ([0.0], [10.0], (100, 0, 10), 1.0),  # the highest return at no cost
-        ([100.0], [10.0], (100, 0, 10), 0.0),  # at the highest cost
-        ([50.0], [0.0], (100, 0, 10), 0.0),  # the lowest return
-        ([20.0, 60.0], [4.0, 10.0], (100, 0, 10), (40 * 4 + 40 * 10) / 1000),
-        ([60.0, 20.0, 80.0], [10.0, 4.0, 5.0], (100, 0, 10), (40 * 4 + 40 * 10) / 1000),  # what is dominated adds nothing
-        ([20.0, 120.0], [-3.0, 9.0], (100, 0, 10), 0.0),  # outside of the box
+        ([0, 100], [10, 0], 1.0),  # the highest return at no cost
+        ([50, 100], [0, 10], 0.0),  # the highest return at the highest cost, the lowest before it
+        ([20, 60, 100], [4, 10, 0], (40 * 4 + 40 * 10) / 1000),
+        ([60, 20, 80, 100], [10, 4, 5, 0], (40 * 4 + 40 * 10) / 1000),  # what is dominated adds nothing
+        ([20, 20, 60, 100], [4, 1, 10, 0], (40 * 4 + 40 * 10) / 1000),  # of equal cost the better
+        ([25, 100], [7, 7], 0.75),  # equal returns: all have the highest
     ],
 )
-def test_hypervolume_by_hand(costs, returns, box, expected):
-    assert hypervolume(np.array([costs, returns]), box) == pytest.approx(expected)
+def test_hypervolume_by_hand(costs, returns, expected):
+    assert hypervolume(np.array([costs, returns], dtype=float)) == pytest.approx(expected)
+    assert hypervolume(np.array([np.multiply(3, costs), np.multiply(2, returns) - 9.0])) == pytest.approx(expected)
 
 
 def test_hypervolume_is_the_share_of_random_points_that_are_dominated():
     rng = np.random.default_rng(1)
     points, inside = rng.uniform(0, 1, (2, 4, 5)), rng.uniform(0, 1, (2, 40_000))
-    for of, found in zip(points.swapaxes(0, 1), hypervolume(points, (1, 0, 1))):
+    points[0, :, 0] = points[1, :, 1] = 1.0  # so that the box is the unit square
+    points[1, :, 2] = 0.0
+    for of, found in zip(points.swapaxes(0, 1), hypervolume(points)):
         dominated = ((of[0][:, None] <= inside[0]) & (of[1][:, None] >= inside[1])).any(0).mean()
         assert found == pytest.approx(dominated, abs=0.015)
 
@@ -86,9 +89,21 @@ def test_of_a_report(compared):
     # Episodes of 110 steps: best (110, 500), sparse (27.5, 400), worse (55, 0); the box from (0, 500) to (110, 0)
     volume = decisions["hypervolume"]
     assert volume["estimate"] == pytest.approx(82.5 * 400 / (110 * 500))
-    assert volume["low"] < volume["estimate"] < volume["high"] < 0.7
+    assert volume["low"] is None, "in each resample all methods move by the same, and so does the box"
     assert "sparse" in compared["ahead"][0].split("front of return against decisions: ")[1]
     assert "best is ahead of sparse, worse" in compared["ahead"][0]
+
+
+def test_the_interval_of_the_hypervolume_is_that_of_the_differences_between_methods(tmp_path):
+    """Start states are worth -300 to 300 to all methods; `sparse` is at 0.7 to 0.9 of the way from `worse` to `best`."""
+    for seed, (luck, part) in enumerate(zip([-300, 300, 100, -100], [0.7, 0.8, 0.9, 0.8])):
+        for method, (value, repeated) in {"sparse": (100 * part, 0.75), "best": (100, 0.0), "worse": (0, 0.5)}.items():
+            returns = np.full(len(STEPS), value + luck)
+            make_run(tmp_path / f"{method}{seed}", method, "Own-v0", seed, returns, repeated=repeated)
+    volume = next(f for f in make_report(tmp_path, Options(last=1))["fronts"] if f["cost"] == "decisions")["hypervolume"]
+    error = 0.75 * np.std([0.7, 0.8, 0.9, 0.8], ddof=1) / 2
+    assert volume["estimate"] == pytest.approx(0.75 * 0.8)
+    assert volume["high"] - volume["estimate"] == pytest.approx(3.182 * error, rel=0.02)  # Student's t of 3 degrees
 
 
 @pytest.mark.parametrize("first, share", [(0, 0.0), (1, 0.4)])

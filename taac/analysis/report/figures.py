@@ -215,8 +215,9 @@ def _fronts(content: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
         limit(axis, [m["y"]["estimate"] for m in front["methods"]], axis.get_ylim())
         limit(axis, [m["x"]["estimate"] for m in front["methods"]], axis.get_xlim(), along="x")
         volume = front["hypervolume"]
-        told = "" if volume is None else f", hypervolume {volume['estimate']:.2f}"
-        axis.set(title=f"{shortened(task['task'], 30)}{told}", xlabel=content["costs"][cost], ylabel="final return")
+        interval = "" if volume["low"] is None else f" [{volume['low']:.2f}, {volume['high']:.2f}]"
+        told = f"hypervolume {volume['estimate']:.2f}{interval}"
+        axis.set(title=f"{shortened(task['task'], 30)}\n{told}", xlabel=content["costs"][cost], ylabel="final return")
         axis.grid(alpha=0.3)
     level = f"{content['options']['confidence']:.0%}"
     caption(figure, f"means over seeds with {level} intervals; the line joins what no method beats in both", fontsize="small")

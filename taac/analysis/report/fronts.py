@@ -8,8 +8,10 @@ cost and the lowest mean return, as a part of that box:
     HV = 1 / (C (R - r)) * integral over c in [0, C] of max(0, max of G_i over i with c_i <= c, less r)
 
 with C the highest mean cost, R and r the highest and lowest mean return. It is 1 if one method has the highest return at no cost.
-The box depends on the methods, so hypervolumes of different reports are not comparable. Where all methods have the same seeds,
-resamples draw seeds for all of them at once: runs of one seed are evaluated in the same episodes, and so differ less than others.
+If all returns are equal, every method has the highest. The box depends on the methods, so hypervolumes of different reports are
+not comparable. Where all methods have the same seeds, resamples draw seeds for all of them at once: runs of one seed are
+evaluated in the same episodes, and so differ less than others. Each resample has a box of its own, because luck that all methods
+share moves it, too.
 
 Source of the hypervolume: Zitzler and Thiele, Multiobjective evolutionary algorithms, IEEE Transactions on Evolutionary
 Computation 1999.
@@ -39,9 +41,9 @@ COSTS = {"decisions": "decisions an episode", "jerk": "jerk"}
 def fronts(scores: AllScores, tasks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns a row for each task and cost of `COSTS` that at least two methods have in all runs, unless it is equal for all.
 
-    A row has the `task`, the `cost`, the `hypervolume` with its interval (`bootstrap_spread`; None if all
-    mean returns are equal), and of each method, by rising cost, its number of `runs`, the means `x` of cost and `y` of return
-    with their intervals, whether it is `on_front`, and in which `share` of resamples it is (None if a method has one run).
+    A row has the `task`, the `cost`, the `hypervolume` with its interval (`bootstrap_spread`), and of each method, by rising cost,
+    its number of `runs`, the means `x` of cost and `y` of return with their intervals, whether it is `on_front`, and in which
+    `share` of resamples it is (None if a method has one run).
     Diverged runs are left out.
 
     Args:
@@ -69,7 +71,7 @@ def fronts(scores: AllScores, tasks: Sequence[dict[str, Any]]) -> list[dict[str,
 
 def _front(
     methods: Sequence[str], runs: Sequence[np.ndarray], same_seeds: bool
-) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The hypervolume and a row for each method, whose runs are costs and returns `[2, n]`, of the `same_seeds` or not."""
     samples = [of.shape[1] for of in (runs[:1] if same_seeds else runs)]
 
@@ -79,21 +81,19 @@ def _front(
         return np.stack(np.broadcast_arrays(*drawn), -1)
 
     points = means([np.arange(n) for n in samples])
-    box = (points[0].max(), points[1].min(), points[1].max())
     rng = np.random.default_rng(SEED)
     resampled = means([rng.integers(n, size=(RESAMPLES, n)) for n in samples])
     several = min(samples) > 1  # resampling one run says nothing of how sure it is
     shares = nondominated(resampled).mean(0).tolist() if several else [None] * len(methods)
-    found = None
-    if box[2] > box[1] and box[0] > 0:
-        estimate = float(hypervolume(points, box))
-        interval = Interval(estimate, np.nan, np.nan, CONFIDENCE, "undefined: a method has one run")
-        if several:
-            spread = bootstrap_spread(lambda numbers: hypervolume(means(numbers), box), samples)
-            interval = student_interval(estimate, spread, [np.ones(1)], CONFIDENCE, "bootstrap t")
-        found = cut_interval("hypervolume", interval._asdict())
+    estimate = float(hypervolume(points))
+    interval = Interval(estimate, np.nan, np.nan, CONFIDENCE, "undefined: a method has one run")
+    if several:
+        spread = bootstrap_spread(lambda numbers: hypervolume(means(numbers)), samples)
+        interval = student_interval(estimate, spread, [np.ones(1)], CONFIDENCE, "bootstrap t")
     rows = zip(methods, nondominated(points).tolist(), shares)
-    return found, [dict(zip(("method", "on_front", "share"), row)) for row in rows]
+    volume = cut_interval("hypervolume", interval._asdict())
+    assert volume is not None
+    return volume, [dict(zip(("method", "on_front", "share"), row)) for row in rows]
 
 
 def nondominated(points: np.ndarray) -> np.ndarray:
@@ -103,10 +103,10 @@ def nondominated(points: np.ndarray) -> np.ndarray:
     return np.logical_not(dominated.any(-1))
 
 
-def hypervolume(points: np.ndarray, box: tuple[float, float, float]) -> np.ndarray:
-    """Returns HV `[...]` of costs and returns `[2, ..., methods]`, for the box (C, r, R)."""
-    most, low, high = box
+def hypervolume(points: np.ndarray) -> np.ndarray:
+    """Returns HV `[...]` of costs and returns `[2, ..., methods]`, of which one cost is above 0."""
     cost, returns = np.take_along_axis(points, np.argsort(points[:1], axis=-1), -1)  # by rising cost
-    cost, gained = np.minimum(cost, most), np.maximum.accumulate(np.maximum(returns - low, 0), axis=-1)
-    until = np.concatenate([cost[..., 1:], np.full_like(cost[..., :1], most)], axis=-1)
-    return (gained * (until - cost)).sum(-1) / (most * (high - low))
+    best, least = np.maximum.accumulate(returns, axis=-1), returns.min(-1, keepdims=True)
+    high = best[..., -1:]
+    reached = np.divide(best - least, high - least, out=np.ones_like(best), where=high > least)
+    return (reached[..., :-1] * np.diff(cost, axis=-1)).sum(-1) / cost[..., -1]

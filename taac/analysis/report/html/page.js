@@ -250,7 +250,7 @@ function fronts() {
     ]);
     const names = ["method", "seeds", report.costs[front.cost], "final return", "on the front", "of resamples"];
     const volume = front.hypervolume;
-    const told = volume ? `hypervolume ${number(volume.estimate)} ${bracket(volume.low, volume.high)}` : "";
+    const told = `hypervolume ${number(volume.estimate)} ${bracket(volume.low, volume.high)}`;
     const values = el("details", {}, el("summary", {}, "values"), table(`Front on ${front.task}, ${told}`, names, rows));
     return el("figure", { class: "panel" }, el("figcaption", {}, chart.title, el("p", { class: "note" }, told)), chart.element, values);
   });
