@@ -69,8 +69,6 @@ class Agent(nn.Module):
         random_shift: int = 0,
     ):
         super().__init__()
-        if random_shift < 0:
-            raise TaacError(f"create_agent.random_shift must be 0 or more pixels, got {random_shift}")
         self.random_shift = random_shift
         if role not in get_args(Role):
             raise TaacError(f"role must be 'learn', 'collect', 'act' or 'value', got '{role}'")

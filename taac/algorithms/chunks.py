@@ -95,6 +95,15 @@ class ChunkTrajectory:
         count = torch.randint(1, self.length + 1, proposal.shape[:-1], device=proposal.device)
         return make_chunk(torch.cat([tau.a, proposal[..., tau.a.shape[-1] :]], dim=-1), count, self.length)
 
+    def plans(self, action: torch.Tensor) -> torch.Tensor:
+        """Returns the h recorded actions from each frame on, `[T, ..., h A]` of `[T, ..., A]`; the last is repeated."""
+        frame = torch.arange(len(action), device=action.device)
+        return torch.cat([action[(frame + i).clamp(max=len(action) - 1)] for i in range(self.length)], dim=-1)
+
+    def proposal(self, tau: Chunk) -> torch.Tensor:
+        """Returns the h actions of a chunk `[..., h A]` that executes its first one."""
+        return tau.a if self.length == 1 else torch.cat([tau.a, tau.rest], dim=-1)
+
     def output_for(self, action: torch.Tensor, tau: Any) -> torch.Tensor:
         """Returns the proposal that executes `action` `[..., A]` at all steps."""
         return action.repeat(*(1,) * (action.dim() - 1), self.length)

@@ -410,12 +410,13 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """Returns `|tanh(mean(s, tau_prev)) - a_hat|^2` where a new trajectory started, else 0.
 
-        a_hat is the actor output that leads to the demonstrated action. The switch is not cloned, because it follows from the
-        critics. After cloning alone, the policy therefore switches at random.
+        a_hat is the actor output that leads to the demonstrated action, or the demonstrated chunk. The switch is not cloned,
+        because it follows from the critics. After cloning alone, the policy therefore switches at random.
         """
         acted = nest.index(experience, slice(None, -1))
         tau_prev, b, _ = acted.rollout_info
-        a_hat = self.trajectory.output_for(experience.time_step.prev_action[1:], tau_prev)
+        tau = nest.index(experience.rollout_info.tau_prev, slice(1, None))._replace(a=experience.time_step.prev_action[1:])
+        a_hat = trajectories.started_by(self.trajectory, tau, tau_prev)
         return self.cloned(experience, b * (self.proposal(acted.time_step.observation, acted) - a_hat).square().sum(-1))
 
     def proposal(self, observation: Nest, experience: Experience) -> torch.Tensor:

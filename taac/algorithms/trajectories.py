@@ -36,7 +36,9 @@ class Trajectory(Protocol):
     """The interface that `TaacAlgorithm` needs. `tau` is the trajectory's own record, with a field `a`.
 
     A trajectory may also have `proposal_size(action_size)`, the width W of what the actor proposes and `start` takes, if it is
-    not A; and `ended(tau)`, `[...]` bool, where `advance` has nothing to go on with, so that the switch must start a new one.
+    not A; `ended(tau)`, `[...]` bool, where `advance` has nothing to go on with, so that the switch must start a new one; and, if
+    W > A, `plans(action)`, the proposals `[T, ..., W]` that recorded actions `[T, ..., A]` are, and `proposal(tau)`, the
+    `[..., W]` from which `start` made tau.
     """
 
     def zeros(self, action: torch.Tensor) -> Any:
@@ -78,6 +80,12 @@ def has_ended(trajectory: Trajectory, tau: Any) -> torch.Tensor | None:
     """Returns where the trajectory has nothing to go on with after `tau`, `[...]` bool; None if that is nowhere."""
     own = getattr(trajectory, "ended", None)
     return None if own is None else own(tau)
+
+
+def started_by(trajectory: Trajectory, tau: Any, before: Any) -> torch.Tensor:
+    """Returns the actor output `[..., W]` for which `start` makes tau after `before`."""
+    own = getattr(trajectory, "proposal", None)
+    return trajectory.output_for(tau.a, before) if own is None else own(tau)
 
 
 def _clamp(x: torch.Tensor) -> torch.Tensor:
@@ -192,12 +200,13 @@ def follow(
         The trajectories before acting at frames 0..T, parts `[T+1, ..., A]`; the switches b, `[T, ...]` bool.
     """
     rest = tau = trajectory.zeros(action[0])
+    plans = trajectory.plans(action) if hasattr(trajectory, "plans") else None
     taus, switches = [tau], []
     for t, taken in enumerate(action, start=1):
         old = trajectory.advance(tau)
         switch, ended = ((old.a - taken).abs() > ROUNDING).any(-1), has_ended(trajectory, tau)
         switch = switch if ended is None else switch | ended
-        new = trajectory.start(trajectory.output_for(taken, tau), tau)
+        new = trajectory.start(trajectory.output_for(taken, tau) if plans is None else plans[t - 1], tau)
         tau = nest.where(switch, new, old)._replace(a=taken)  # the recorded action, without rounding errors
         tau = tau if first is None else nest.where(first[t], rest, tau)
         taus.append(tau)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -20,7 +21,6 @@ from taac.networks import RewardNormalizer
 from taac.networks.bodies import projections
 from taac.networks.encoders import is_image
 from taac.networks.value_heads import atoms_of
-from taac.ops import distributions
 from taac.replay import HindsightReplayBuffer
 from taac.specs import TensorSpec
 from taac.training.trainer import Trainer
@@ -190,9 +190,8 @@ def _entropy(trainer: Trainer) -> Iterator[str]:
     temperature = algorithm.temperatures().get("action") if isinstance(algorithm, ActorCriticAlgorithm) else None
     if temperature is None or not isinstance(spec, TensorSpec) or spec.is_categorical or temperature.tuning == "fixed":
         return
-    assert spec.minimum is not None and spec.maximum is not None
-    size, target = spec.numel, temperature.target_entropy
-    below = (distributions.continuous_target_entropy(spec.minimum, spec.maximum, 1.0) - target) / size
+    target = temperature.target_entropy
+    below = math.log(2.0) - target / getattr(algorithm, "proposal_size", algorithm.action_size)  # a chunk has more numbers
     if below < 0.1:
         yield (
             f"the target entropy of actions, {target:.4f} nats, is within {below:.2f} nats a dimension of the uniform policy's: "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, get_args
 
 import gin
@@ -35,6 +36,17 @@ class _NewGoals(NamedTuple):
     goal: torch.Tensor  # [B', G]
 
 
+@contextmanager
+def _explained(name: str, shape: torch.Size) -> Iterator[None]:
+    """A context whose errors of an environment's function of goals of this shape say who called it, and how."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise TaacError(
+            f"{name} cannot be called with goals {list(shape)} and empty infos, as HindsightReplayBuffer does: {error!r}"
+        ) from error
+
+
 @gin.configurable(denylist=["compute_reward", "compute_terminated"])
 class HindsightReplayBuffer(ReplayBuffer):
     """Samples segments like `ReplayBuffer`, and gives some of them a goal that their episode achieved later.
@@ -44,7 +56,7 @@ class HindsightReplayBuffer(ReplayBuffer):
 
     - "future": the goal achieved at a frame uniform in t+1..T;
     - "final": the goal achieved at T;
-    - "episode": the goal achieved at a frame uniform among the episode's stored frames, without its FIRST.
+    - "episode": the goal achieved at a frame uniform among the episode's stored frames, without the first of them.
 
     At every frame of the segment in this episode, `desired_goal` becomes this goal, and the reward on arrival becomes
     `compute_reward(achieved_goal, goal)`. Actions, trajectories and decisions stay: they are what was executed. So TAAC's
@@ -105,17 +117,21 @@ class HindsightReplayBuffer(ReplayBuffer):
         self._compute_reward, self._compute_terminated = compute_reward, compute_terminated
         self.strategy, self.probability, self.max_steps, self.skip_achieved = strategy, probability, max_steps, skip_achieved
         desired = experience_spec.time_step.observation["desired_goal"]
-        if not isinstance(desired, TensorSpec) or len(desired.shape) != 1:
-            raise TaacError(f"HindsightReplayBuffer needs goals that are vectors; desired_goal is {desired}")
+        achieved = experience_spec.time_step.observation["achieved_goal"]
+        if not isinstance(desired, TensorSpec) or len(desired.shape) != 1 or getattr(achieved, "shape", None) != desired.shape:
+            raise TaacError(
+                "HindsightReplayBuffer needs goals that are vectors of one size; desired_goal is "
+                f"{desired}, achieved_goal {achieved}"
+            )
         self._batches = self._seldom = self._seldom_wrong = self._ends = self._ends_wrong = 0  # what was checked
         self._ends_by_chance = 0.0
+        goals = torch.zeros(2, 2, *desired.shape, dtype=desired.dtype)
+        self.reward_at_goal = float(self._rewards(*goals)[0])
         try:
-            self.reward_at_goal = float(self._rewards(*torch.zeros(2, 2, *desired.shape, dtype=desired.dtype))[0])
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise TaacError(
-                f"compute_reward cannot be called with goals [2, {', '.join(map(str, desired.shape))}] and empty infos, as "
-                f"HindsightReplayBuffer does: {error!r}"
-            ) from error
+            if compute_terminated is not None:
+                self._terminates(*goals)
+        except NotImplementedError:  # the method of `GoalEnv` itself
+            self._compute_terminated = None
 
     def sample_batch(self, batch_size: int, length: int, progress: float = 0.0) -> Batch:
         if not self.probability:
@@ -190,7 +206,10 @@ class HindsightReplayBuffer(ReplayBuffer):
 
     def _rewards(self, achieved: torch.Tensor, desired: torch.Tensor) -> torch.Tensor:
         """Returns the rewards `[N]` of goals `[N, G]`."""
-        given = self._compute_reward(achieved.cpu().numpy(), desired.cpu().numpy(), [{}] * len(achieved))
+        if not len(achieved):
+            return torch.zeros(0, device=self.device)
+        with _explained("compute_reward", achieved.shape):
+            given = self._compute_reward(achieved.cpu().numpy(), desired.cpu().numpy(), [{}] * len(achieved))
         rewards = np.asarray(given, np.float32)
         if rewards.shape != (len(achieved),):
             raise TaacError(
@@ -208,7 +227,8 @@ class HindsightReplayBuffer(ReplayBuffer):
         except (TypeError, ValueError):  # such as bool() of an array
             given = np.empty(())
         if given.shape != (len(achieved),):
-            given = np.array([bool(self._compute_terminated(*row, {})) for row in zip(*goals)], dtype=bool)
+            with _explained("compute_terminated", achieved.shape[1:]):
+                given = np.array([bool(self._compute_terminated(*row, {})) for row in zip(*goals)], dtype=bool)
         return torch.from_numpy(given.astype(bool)).to(self.device)
 
     def _check(self, time_step: TimeStep, arrives: torch.Tensor) -> None:

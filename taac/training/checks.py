@@ -51,6 +51,17 @@ def check_settings(
             )
 
 
+def check_random_shift(pixels: int, spec: Nest) -> None:
+    """Refuses shifts of observations without pictures, and shifts that leave nothing of a picture."""
+    sizes = [min(leaf.shape[:2]) for leaf in nest.flatten(spec) if specs.is_picture(leaf)]
+    if not sizes:
+        raise TaacError(f"create_agent.random_shift moves pictures of bytes [H, W, C], and the observations have none: {spec}")
+    if not 0 < pixels < min(sizes):
+        raise TaacError(
+            f"create_agent.random_shift must be from 0 to {min(sizes) - 1} pixels for pictures of this size, got {pixels}"
+        )
+
+
 def check_steps_of_training(algorithm: Algorithm) -> None:
     kind = type(algorithm)
     for name in ("train_step", "calc_loss"):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import gin
 import torch
 
-from taac import nest, specs
+from taac import specs
 from taac.acting.collecting import Collecting, Offline, experience_spec
 from taac.acting.collector import Collector
 from taac.acting.evaluation import Evaluator
@@ -111,8 +111,8 @@ def create_agent(
         options["repeat_gamma"] = environment.repeat_gamma
     algorithm = algorithm_ctor(spec, action_spec, reward_dim=reward_dim, **options)
     check_acting(algorithm, spec, action_spec, environment.reward_dim if agents is None else None)
-    if random_shift and not any(specs.is_picture(leaf) for leaf in nest.flatten(spec)):
-        raise TaacError(f"create_agent.random_shift moves pictures of bytes [H, W, C], and the observations have none: {spec}")
+    if random_shift:
+        checks.check_random_shift(random_shift, spec)
     if agents is not None and agents.centralised:
         checks.check_centralised(algorithm)
     checks.check_decision_price(algorithm, environment)

@@ -52,8 +52,9 @@ TAGS: dict[str, str] = {
     "frames except FIRST and LAST",
     "beta/entropy": "entropy of beta, nats, mean over the same frames",
     "beta/alpha": "temperature of beta",
-    "beta/reach_through": "fraction of the frames that returns could pass (MID, frames 1..T-2 of a segment) at which neither the "
-    "rollout's b nor the sampled b~ switches; 0 where segments have two frames",
+    "beta/reach_through": "fraction of the frames that returns could pass (MID, frames 1..T-2 of a segment) that returns do "
+    "pass: neither the rollout's b nor the sampled b~ switches, and the rest of a chunk is the stored one; 0 where segments have "
+    "two frames",
     "loss/regularizer_{name}": "a loss that is added to the actor's, see `actor_regularizers`, mean over frames except LAST",
     "decision/price": "price of a decision, in units of the reward that is learnt; see `decision_price`",
     "replay/weight": "importance weights of prioritised replay, which multiply the losses, mean over segments",

@@ -73,11 +73,29 @@ def test_actions_that_do_not_exist_are_masked():
 
 
 def test_recorded_actions_are_explained_by_chunks():
-    """Each of which repeats its first action, so a demonstrator who repeats continues."""
-    action = torch.tensor([[0.1, 0.2], [0.1, 0.2], [0.3, 0.2], [0.3, 0.2], [0.3, 0.2], [0.3, 0.2]])
-    tau, switch = follow(ChunkTrajectory(3), action)
-    assert switch.tolist() == [True, False, True, False, False, True]
-    assert torch.equal(tau.a[1:], action)
+    """Of three, which are followed to their ends, and begin anew with an episode. After the last action it is repeated."""
+    action = torch.arange(14.0).view(7, 1, 2) / 20
+    first = torch.tensor([True, False, False, False, False, True, False, False]).unsqueeze(1)  # frame 5 follows a LAST
+    tau, switch = follow(ChunkTrajectory(3), action, first)
+    assert switch[:, 0].tolist() == [True, False, False, True, False, True, False]
+    assert torch.equal(tau.a[1:5], action[:4]) and torch.equal(tau.a[6:], action[5:]) and not tau.a[5].any()
+    assert torch.equal(tau.rest[1, 0], action[1:3].flatten()) and torch.equal(tau.rest[4, 0], action[4:6].flatten())
+    assert torch.equal(tau.rest[6, 0], action[[6, 6]].flatten())
+    assert (tau.left[1:, 0, 0] * 2).tolist() == [2, 1, 0, 2, 0, 2, 1]
+
+
+def test_the_next_recorded_actions_are_cloned():
+    """Where a chunk begins."""
+    experience = segment([FIRST, MID, MID, MID, MID])
+    algorithm = taac(3)
+    experience = experience._replace(rollout_info=algorithm.demonstrated_info(experience.time_step))
+    loss = algorithm.cloning_loss(experience)
+    action, tau = experience.time_step.prev_action[1:, 0], experience.rollout_info.tau_prev
+    mean, _ = algorithm.actor(algorithm.tau_embedding(algorithm.actor_features(experience.time_step.observation), tau))
+    expected = torch.zeros(4)
+    for frame, plan in {0: [0, 1, 2], 3: [3, 3, 3]}.items():
+        expected[frame] = (torch.tanh(mean[frame, 0]) - action[plan].flatten()).square().sum()
+    assert expected[0] > 0 and torch.allclose(loss[:4, 0], expected)
 
 
 # SAC on chunks ----------------------------------------------------------------------------------------------------------------

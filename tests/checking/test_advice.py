@@ -80,6 +80,13 @@ def test_what_is_just_right(params):
     assert advised(*params)[0] == []
 
 
+@pytest.mark.parametrize("method, param", [("taac_chunk", "ChunkTrajectory.length = 20"), ("sac_chunk", "action_min_prob = 0.6")])
+def test_the_entropy_of_chunks_is_that_of_each_number(method, param):
+    files = [FILES[0], f"gin/methods/{method}.gin"]
+    assert advised(param, files=files)[0] == []
+    assert "within 0.05 nats a dimension" in advised(param, "action_min_prob = 0.95", files=files)[0][0]
+
+
 @pytest.mark.parametrize("normalized", [True, False])
 def test_rewards_less_their_mean_where_episodes_terminate(normalized):
     """Of InvertedPendulum's random episodes all terminate, of Pendulum's none."""

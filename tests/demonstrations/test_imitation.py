@@ -458,6 +458,29 @@ def test_sqil_after_any_method_that_can_learn_from_demonstrations(method, tmp_pa
     trainer.close()
 
 
+CHUNKS = {
+    "sac_chunk": [  # as published, on demonstrations
+        "SacAlgorithm.entropy_in_target = False", "CriticEnsemble.num_critics = 10", "SacAlgorithm.actor_on_last_frame = False",
+        "SacChunkAlgorithm.keep_cut_windows = False", "SacChunkAlgorithm.best_of = 4",
+    ],
+    "taac_chunk": ["ActorCriticAlgorithm.critic_ctor = @PrefixCritics", "PrefixCritics.hidden_layers = (8,)"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", CHUNKS)
+def test_half_demonstrations_for_methods_on_chunks(method, demonstrations):
+    trainer = build(binding(demonstrations), *CHUNKS[method], method=method, files=["gin/half_demonstrations.gin"])
+    before = [p.clone() for p in trainer.agent.algorithm.parameters()]
+    learn_until(trainer, 3)
+    assert sum(not torch.equal(p, old) for p, old in zip(trainer.agent.algorithm.parameters(), before)) > 10
+    if method == "taac_chunk":  # chunks of five, but where episodes begin
+        half = trainer.replay.sample_batch(64, 6).experience
+        switch = half.rollout_info.switch[:, :32].float()
+        inside = (half.time_step.step_type[:, :32] == StepType.MID).all(0)
+        assert inside.any() and switch[:5, inside].sum(0).unique().tolist() == [1.0]
+    trainer.close()
+
+
 @pytest.mark.parametrize("method", ["sqil_sac", "sqil_taac"])
 def test_sqil_with_prioritised_replay_of_the_agent_s_frames(method, demonstrations):
     """Demonstrations count 1, and the agent's frames on average; priorities are moved by the errors of that half alone."""

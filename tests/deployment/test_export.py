@@ -40,7 +40,8 @@ AGENTS = {
     "discrete": ("sac_discrete", "discrete_control", "CartPole-v1"),
     "temporl": ("temporl", "simple_control", "Pendulum-v1"),
     "chunk": ("sac_chunk", "simple_control", "Pendulum-v1"),  # the rest of the chunk is the state
-    "taac on chunks": ("taac_chunk", "simple_control", "Pendulum-v1"),
+    "taac on chunks": ("taac_chunk", "simple_control", "Pendulum-v1", "ActorCriticAlgorithm.critic_ctor = @PrefixCritics",
+                       "PrefixCritics.hidden_layers = (16,)"),
     "normalised": ("taac", "simple_control", "Pendulum-v1", "CriticEnsemble.body = @FlashBody", "ActorNetwork.body = @FlashBody",
                    "FlashBody.width = 8", "CriticEnsemble.returns = @CategoricalReturns()"),
     "tla": ("tla", "simple_control", "Pendulum-v1"),  # two policies, an encoder each

@@ -24,11 +24,12 @@ from tests.training.runs import assert_same_parameters, build, learn_until, run,
 class Drift(gymnasium.Env):
     """A bright column drifts left or right; an action of its sign is worth 1. One picture does not tell which.
 
-    Pictures are 12 x 12 bytes: `[H, W, 1]`, grey without channel, colours with channels first, or a part of a Dict.
+    Pictures are 12 x 12 bytes: `[H, W, 1]`, grey without channel, colours with channels first, or a part of a Dict. An episode
+    has ten steps, or terminates earlier by chance.
     """
 
-    def __init__(self, form: str = "last"):
-        self.form = form
+    def __init__(self, form: str = "last", chance: float = 0.0):
+        self.form, self.chance = form, chance
         shape = {"grey": (12, 12), "first": (3, 12, 12)}.get(form, (12, 12, 1))
         picture = spaces.Box(0, 255, shape, np.uint8)
         self.observation_space = spaces.Dict(camera=picture, x=spaces.Box(-1.0, 1.0, (1,))) if form == "dict" else picture
@@ -49,7 +50,7 @@ class Drift(gymnasium.Env):
     def step(self, action):
         reward = float(self._speed * action[0] > 0)
         self._at, self._t = self._at + self._speed, self._t + 1
-        return self._observation(), reward, False, self._t >= 10, {}
+        return self._observation(), reward, bool(self.np_random.random() < self.chance), self._t >= 10, {}
 
 
 gymnasium.register("taac-test/Drift-v0", Drift)
@@ -139,10 +140,10 @@ def test_what_has_no_pictures_is_refused():
 
 @pytest.mark.parametrize("buffer", ["ReplayBuffer", "PrioritizedReplayBuffer"])
 def test_each_frame_is_stored_once_and_stacked_as_it_was_seen(buffer):
-    """In a ring that has wrapped, with episodes of 11 frames; also over the first frames of episodes."""
+    """In a ring that has wrapped, with episodes of up to 11 frames, others in each environment; also over their first frames."""
     trainer = build(
-        *RUN, "create_environment.frame_stack = 3", f"create_experiment.replay_buffer_ctor = @{buffer}", "num_envs = 2",
-        method="sac",
+        *RUN, "create_environment.frame_stack = 3", "create_environment.env_kwargs = {'chance': 0.15}",
+        f"create_experiment.replay_buffer_ctor = @{buffer}", "num_envs = 2", method="sac",
     )  # fmt: skip
     seen = {}
     replay, add = trainer.replay_buffer, trainer.replay_buffer.add
@@ -243,6 +244,9 @@ def test_sampled_pictures_are_shifted_each_frame_by_a_number_of_its_own():
 
 
 def test_a_shift_of_no_picture_is_refused():
+    for pixels in (-1, 12):
+        with pytest.raises(TaacError, match="from 0 to 11 pixels for pictures of this size"):
+            build(*RUN, f"create_agent.random_shift = {pixels}", method="sac")
     with pytest.raises(TaacError, match=r"random_shift moves pictures of bytes \[H, W, C\], and the observations have none"):
         build("create_agent.random_shift = 4")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -121,6 +122,13 @@ def test_two_ranks_train_one_run(whole):
     assert first["state"]["observation_normalizer.count"] == frames
     assert first["own"].keys() == second["own"].keys()
     assert not any(torch.equal(first["own"][n], second["own"][n]) for n in first["own"] if n.endswith("observation"))
+
+
+@pytest.mark.slow
+def test_two_ranks_train_one_run_on_chunks(tmp_path):
+    first, second = together(functools.partial(train, method="taac_chunk"), tmp_path)
+    assert first["failure"] is None and second["failure"] is None and first["updates"] == (240 - 80) // 4
+    same(first, second)
 
 
 def pretended(number, count):

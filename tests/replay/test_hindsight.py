@@ -473,8 +473,33 @@ def test_the_newest_episode_that_has_ended():
 def test_goals_that_are_no_vectors_are_refused(goal, said):
     step = SPEC.time_step
     spec = SPEC._replace(time_step=step._replace(observation={**step.observation, "desired_goal": goal}))
-    with pytest.raises(TaacError, match="needs goals that are vectors; desired_goal is " + said):
+    with pytest.raises(TaacError, match="needs goals that are vectors of one size; desired_goal is " + said):
         HindsightReplayBuffer(spec, 1, compute_reward=reward_of, length=20)
+
+
+def test_goals_of_two_sizes_are_refused():
+    step = SPEC.time_step
+    spec = SPEC._replace(time_step=step._replace(observation={**step.observation, "achieved_goal": TensorSpec((3,))}))
+    with pytest.raises(TaacError, match=r"vectors of one size; desired_goal is float32\[1\], achieved_goal float32\[3\]"):
+        HindsightReplayBuffer(spec, 1, compute_reward=reward_of, length=20)
+
+
+def test_a_function_of_ends_that_is_not_written_is_none():
+    """That of gymnasium-robotics' `GoalEnv` raises NotImplementedError. One that needs the info is refused at once."""
+    def unwritten(achieved, desired, info):
+        raise NotImplementedError
+
+    assert chains(buffer(1, 60, compute_terminated=unwritten), [7], 60).sample_batch(8, 3)
+    with pytest.raises(TaacError, match=r"compute_terminated cannot be called with goals \[1\] and empty infos.*KeyError\('at'"):
+        buffer(1, 60, compute_terminated=lambda achieved, desired, info: info["at"] == 3)
+
+
+def test_rewards_are_asked_for_where_there_are_goals_alone():
+    def stacked(achieved, desired, infos):
+        return np.stack([-float(abs(a - d).sum() > 0.5) for a, d in zip(achieved, desired)])  # fails with none
+
+    replay = chains(buffer(1, 60, compute_reward=stacked, probability=1e-9), [7], 60)
+    replay.sample_batch(1, 1)
 
 
 @pytest.mark.parametrize("moved, skip", [(10, False), (10, True), (1000, True)])

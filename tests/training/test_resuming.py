@@ -34,6 +34,7 @@ def test_same_seed_same_bits(tmp_path):
     [
         (1, "taac"), pytest.param(2, "sac", marks=pytest.mark.slow), pytest.param(3, "taac_q", marks=pytest.mark.slow),
         pytest.param(1, "sac_ez", marks=pytest.mark.slow), pytest.param(2, "sac_nrep", marks=pytest.mark.slow),
+        pytest.param(2, "sac_chunk", marks=pytest.mark.slow), pytest.param(1, "taac_chunk", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path, num_envs, method):
