@@ -610,6 +610,8 @@ class ActorCriticAlgorithm(Algorithm):
     def after_update(self, num_updates: int) -> None:
         for temperature in self.temperatures().values():
             temperature.project()
+        if self.decision_price is not None:
+            self.decision_price.project()
         self._project()
         if self.target_update.is_due(num_updates):
             self.target_update.move(self.target_networks)

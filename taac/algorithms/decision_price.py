@@ -12,6 +12,7 @@ from taac.ops.schedules import Schedule, at_start, bounds
 
 START = 0.01  # of a learnt price, unless one is given
 HORIZON = 1000  # environment steps over which the rate of decisions is averaged
+LEAST, MOST = 1e-4, 1e2  # of a learnt price, so that it is back within thousands of updates
 
 
 class DecisionPrice(nn.Module):
@@ -20,7 +21,8 @@ class DecisionPrice(nn.Module):
     With a target rate rho, c is the multiplier of the constraint that rollouts decide in at most rho of their environment steps.
     log c descends the loss `log c (rho - rate)`, so the price rises while they decide more often. The rate is a running mean over
     the last `HORIZON` steps, without random ones; a step counts if any dimension, or any agent, decides in it. Replayed states
-    would bias the rate: they include states in which older policies decided, and which the present one seldom visits.
+    would bias the rate: they include states in which older policies decided, and which the present one seldom visits. c stays
+    between `LEAST` and `MOST`: while rollouts decide less often than rho without a price, it would fall without end.
 
     Args:
         price: 0 or more at every step. With a target rate, a number from which learning starts; 0 starts at `START`.
@@ -68,6 +70,12 @@ class DecisionPrice(nn.Module):
     def set(self, price: float) -> None:
         """Sets a price that is not learnt."""
         self.fixed.fill_(price)
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Keeps a learnt price in its range."""
+        if self.target_rate is not None:
+            self.log_price.clamp_(math.log(LEAST), math.log(MOST))
 
     def forward(self) -> torch.Tensor:
         """Returns the price as it is now, a detached scalar."""

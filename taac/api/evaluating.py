@@ -33,13 +33,14 @@ def evaluate(
 
         found = taac.evaluate("runs/pendulum", hold=[1, 2, 4], delay=[0, 1])
         [(p.condition.hold, p.condition.delay, p.summary.return_mean, p.half_width) for p in found.points]
+        found.areas("hold")  # the mean return over holds, for each delay
 
     Args:
         root_dir: the folder of the run.
         num_episodes: under each condition.
         seed: of the environment.
         switch_threshold: the agent switches where the probability is above this; None: the run's setting. One or several.
-        hold: environment steps for which each action is held. One or several.
+        hold: environment steps for which each action is held; of a method that repeats actions, so many repeats. One or several.
         delay: environment steps until an action takes effect. One or several.
         best, environment, trust: as in `taac.load`.
         output: a new .csv or .png file, for the table or its picture.

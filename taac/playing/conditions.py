@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ from taac.playing.saved_agent import load_saved
 from taac.runs import durable
 from taac.runs.layout import EpisodeSummary
 from taac.runs.terminal import printable
+
+OVER: tuple[Literal["hold", "delay"], ...] = ("hold", "delay")  # conditions of which there may be a mean return
 
 
 class Condition(NamedTuple):
@@ -65,6 +67,25 @@ class Points(NamedTuple):
         of = itertools.groupby(self.points, key=lambda point: (point.condition.switch_threshold, point.condition.delay))
         return {line: [*points] for line, points in of}
 
+    def areas(self, over: Literal["hold", "delay"] = "hold") -> dict[Condition, float]:
+        """Returns the mean return over holds, or delays, for each setting of the other conditions that has several of them.
+
+        It is the area under the return against the hold by the trapezoid rule, divided by the range of holds: the
+        frequency-averaged score. The keys have the least hold, or delay.
+
+        Source: FAS (arXiv:2410.08979).
+        """
+        others = lambda point: point.condition._replace(**{over: 0})  # noqa: E731
+        lines = {key: [p for p in self.points if others(p) == key] for key in map(others, self.points)}
+        found = {}
+        for line in lines.values():
+            line = sorted(line, key=lambda point: getattr(point.condition, over))
+            x = [getattr(point.condition, over) for point in line]
+            if len(line) > 1:
+                area = integrate.trapezoid([point.summary.return_mean for point in line], x)
+                found[line[0].condition] = float(area) / (x[-1] - x[0])
+        return found
+
     def __repr__(self) -> str:
         episodes = self.points[0].summary.episodes
         widths = {"delay": 5, "threshold": 9, "hold": 4, "return": 21, "decisions": 9, "repeated": 8, "mean run": 8, "jerk": 7}
@@ -84,11 +105,11 @@ class Points(NamedTuple):
         text.append("\nreturn: mean with half the width of its 95% interval over episodes; the other columns are means")
         text.append("change: of the action from step to step; high f: power of its high frequencies (Mysore et al.)")
         text.append("MMACs: a million multiply-adds of the networks that acting needs")
-        for (threshold, delay), line in self.lines().items():
-            if len(line) > 1:
+        for over in OVER:
+            for (threshold, hold, delay), area in self.areas(over).items():
                 of = "" if threshold is None else f", threshold {threshold:g}"
-                area = mean_over_holds(line)
-                text.append(f"delay {delay}{of}: mean return over holds {area:.2f} (area under return against hold)")
+                other = f"delay {delay}" if over == "hold" else f"hold {hold}"
+                text.append(f"{other}{of}: mean return over {over}s {area:.2f} (area under return against {over})")
         return "\n".join(text)
 
 
@@ -148,30 +169,20 @@ def evaluate_conditions(
     if outside := [threshold for threshold in thresholds if threshold is not None and not 0 <= threshold < 1]:
         raise TaacError(f"switch_threshold must be 0 or more and below 1, got {outside[0]}")
     points = []
-    for delay in delays:
-        late = (functools.partial(ActionDelay, steps=delay, observe_pending=False),) if delay else ()
-        saved = load_saved(path, best, trusted, outer_wrappers=late)
-        with contextlib.closing(saved.environment) as environment:
-            for threshold in thresholds:
-                if threshold is not None:
-                    saved.agent.algorithm.set_switch_threshold(threshold)
-                for hold in holds:
-                    agent: Any = saved.agent if hold == 1 else Holding(saved.agent, hold)
-                    found = summarize(evaluate(agent, environment, num_episodes, seed))
-                    points.append(Point(Condition(threshold, hold, delay), found))
-    return Points(environment.name, saved.method, points)
-
-
-def mean_over_holds(line: Sequence[Point]) -> float:
-    """Returns the area under return against hold, divided by the range of holds: the frequency-averaged score.
-
-    It is the trapezoid rule; the return itself if there is one hold.
-    """
-    holds, returns = [p.condition.hold for p in line], [p.summary.return_mean for p in line]
-    if len(line) == 1:
-        return returns[0]
-    order = np.argsort(holds)
-    return float(integrate.trapezoid(np.array(returns)[order], np.array(holds)[order]) / (max(holds) - min(holds)))
+    with contextlib.ExitStack() as opened:
+        loaded = {}
+        for delay in delays:  # all before the first episode, because an environment may refuse a delay
+            late = (functools.partial(ActionDelay, steps=delay, observe_pending=False),) if delay else ()
+            loaded[delay] = saved = load_saved(path, best, trusted, outer_wrappers=late)
+            opened.callback(saved.environment.close)
+        for delay, threshold, hold in itertools.product(delays, thresholds, holds):
+            saved = loaded[delay]
+            if threshold is not None:
+                saved.agent.algorithm.set_switch_threshold(threshold)
+            agent: Any = saved.agent if hold == 1 else Holding(saved.agent, hold)
+            found = summarize(evaluate(agent, saved.environment, num_episodes, seed))
+            points.append(Point(Condition(threshold, hold, delay), found))
+    return Points(saved.environment.name, saved.method, points)
 
 
 def write(found: Points, path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from taac import configuration
-from taac.algorithms.decision_price import START
+from taac.algorithms.decision_price import LEAST, MOST, START
 from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule
 from taac.training import experiment
@@ -60,6 +60,21 @@ def test_the_multiplier_brings_the_rate_to_its_target():
         price.loss().backward()
         descent.step()
     assert price().item() == pytest.approx(2.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("decides, end", [(False, LEAST), (True, MOST)])
+def test_a_learnt_price_stays_in_its_range(decides, end):
+    """Also for a policy that no price brings to its target."""
+    algorithm = small(target_decision_rate=0.2)
+    price = algorithm.decision_price
+    descent = torch.optim.Adam(price.parameters(), lr=1.0)
+    for update in range(30):
+        descent.zero_grad()
+        price.observe(1000 * decides, 1000)
+        price.loss().backward()
+        descent.step()
+        algorithm.after_update(update)
+    assert price().item() == pytest.approx(end)
 
 
 def test_one_thousand_steps_are_averaged_whatever_the_parts_they_come_in():

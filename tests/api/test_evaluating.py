@@ -11,7 +11,7 @@ import pytest
 import taac
 from taac.api import evaluating
 from taac.pictures.panels import panels
-from taac.playing.conditions import Condition, Point, Points, mean_over_holds, write
+from taac.playing.conditions import Condition, Point, Points, write
 from taac.runs.layout import EpisodeSummary
 
 
@@ -92,7 +92,22 @@ def test_the_interval_of_a_point():
 
 def test_the_area_does_not_depend_on_the_order():
     line = [point(4, 2.0), point(1, 10.0), point(2, 4.0)]
-    assert mean_over_holds(line) == pytest.approx((7.0 * 1 + 3.0 * 2) / 3)
+    late = [p._replace(condition=p.condition._replace(delay=3), summary=p.summary._replace(return_mean=1.0)) for p in line]
+    found = Points("T", "taac", line + late)
+    area = (7.0 * 1 + 3.0 * 2) / 3
+    assert found.areas() == {Condition(hold=1): pytest.approx(area), Condition(hold=1, delay=3): pytest.approx(1.0)}
+    assert found.areas("delay") == {Condition(hold=hold): (mean + 1.0) / 2 for hold, mean in ((4, 2.0), (1, 10.0), (2, 4.0))}
+    assert "hold 4: mean return over delays 1.50" in repr(found) and f"delay 0: mean return over holds {area:.2f}" in repr(found)
+    assert Points("T", "taac", line[:1]).areas() == {}
+
+
+def test_a_delay_that_the_environment_refuses_is_refused_before_any_episode(tmp_path, monkeypatch):
+    from tests.api.small import SMALL
+
+    run = taac.train("CartPole-v1", "sac_discrete", root_dir=tmp_path / "run", **SMALL)
+    monkeypatch.setattr("taac.playing.conditions.evaluate", lambda *_: pytest.fail("it has played"))
+    with pytest.raises(taac.TaacError, match="ActionDelay needs a Box"):
+        taac.evaluate(run.root_dir, delay=[0, 1])
 
 
 @pytest.mark.parametrize(

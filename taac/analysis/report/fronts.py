@@ -42,8 +42,8 @@ def fronts(scores: AllScores, tasks: Sequence[dict[str, Any]]) -> list[dict[str,
     """Returns a row for each task and cost of `COSTS` that at least two methods have in all runs, unless it is equal for all.
 
     A row has the `task`, the `cost`, the `hypervolume` with its interval (`bootstrap_spread`), and of each method, by rising
-    cost, its number of `runs`, the means `x` of cost and `y` of return with their intervals, whether it is `on_front`, and in which
-    `share` of resamples it is (None if a method has one run).
+    cost, its number of `runs`, the means `x` of cost and `y` of return with their intervals, whether it is `on_front`, and in
+    which `share` of resamples it is (None if a method has one run).
     Diverged runs are left out.
 
     Args:
