@@ -262,7 +262,10 @@ def section(folder: Path, about: dict[str, Any], entries: list[Published]) -> li
     if about.get("front"):
         lines += of_front(folder)
     if about.get("sparing"):
-        lines += [*reproduced.table(folder), "", "Beside SAC in the same episodes (`experiments/sparing/pairs.py`):", ""]
+        measures = "[Smoothness and cost](compare_and_report.md#smoothness-and-cost) at the end, means over seeds:"
+        lines += [measures, "", *of_smoothness(groups), *reproduced.table(folder), ""]
+        lines += ["What the rule does not ask for; published jerk contains about 100 / T more:", ""]
+        lines += [*reproduced.costs(folder), "", "Beside SAC in the same episodes (`experiments/sparing/pairs.py`):", ""]
         lines += [*pairs.table(folder), ""]
         if other := conditions.read(folder / "conditions.csv"):
             lines += conditions.tables(other)
@@ -284,6 +287,18 @@ def of_info(groups: dict[tuple[str, str], list[Record]]) -> list[str]:
             values = np.array([r.at_end(name) for r in whole if name in r.evaluations])
             rows.append([task, method, name, cells.with_interval(values), ", ".join(map(cells.number, values))])
     return table(["task", "method", "reported", "at the end", "each seed"], without_repeats(rows)) if rows else []
+
+
+def of_smoothness(groups: dict[tuple[str, str], list[Record]]) -> list[str]:
+    """The lines on how smooth the actions of greedy agents are, and what they cost."""
+    names = ("jerk", "action_change", "high_frequency", "multiply_adds")
+    rows = []
+    for (task, method), runs in groups.items():
+        if whole := [r for r in runs if not r.problems]:
+            means = [sum(r.at_end(name) for r in whole) / len(whole) for name in names]
+            rows.append([task, method, str(len(whole)), *map(cells.number, [*means[:3], means[3] / 1e6])])
+    head = ["task", "method", "seeds", "jerk", "change of the action", "high frequencies", "MMACs an episode"]
+    return table(head, without_repeats(rows))
 
 
 def of_front(folder: Path) -> list[str]:

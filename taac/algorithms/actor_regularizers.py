@@ -45,7 +45,7 @@ class CAPS(ActorRegularizer):
             choices get none.
 
     Raises:
-        TaacError: a number is out of range, or both weights are 0.
+        TaacError: a number is out of range.
 
     Source: Mysore, Mabsout, Mancuso and Saenko, Regularizing Action Policies for Smooth Control with Reinforcement Learning (ICRA
     2021, arXiv:2012.06644), equations 1 to 3.
@@ -57,8 +57,6 @@ class CAPS(ActorRegularizer):
         for name, value in {"temporal": temporal, "spatial": spatial, "noise": noise}.items():
             if not 0 <= value < math.inf:
                 raise TaacError(f"CAPS.{name} must be 0 or more, got {value}")
-        if temporal == spatial == 0:
-            raise TaacError("CAPS.temporal and CAPS.spatial are both 0: remove it")
         self.temporal, self.spatial, self.noise = temporal, spatial, noise
 
     def __call__(self, proposal: Proposal, experience: Experience) -> torch.Tensor:

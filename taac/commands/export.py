@@ -37,6 +37,8 @@ def run() -> None:
     with contextlib.closing(saved.environment) as environment:
         policy = ExportedPolicy(saved.agent, environment)
         about = {"method": saved.method, "env_steps": saved.env_steps}
+        if (threshold := saved.agent.algorithm.switch_threshold) is not None:
+            about["switch_threshold"] = threshold
         policy_files.write(policy, path, policy_files.metadata(policy, environment, about))
         try:
             parity = policy_files.check(policy_files.load(path), policy, environment, given.check_steps, given.seed)

@@ -11,6 +11,7 @@ import gin
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
 
 from taac.environments import single
 from taac.errors import TaacError
@@ -18,7 +19,7 @@ from taac.errors import TaacError
 Steps = int | Sequence[int]
 
 
-class _Delay(gymnasium.Wrapper):
+class _Delay(gymnasium.Wrapper, RecordConstructorArgs):
     """Draws the delay of each episode, and keeps the actions that have not taken effect, or are not seen to have."""
 
     part: str  # of observations, with those actions
@@ -26,6 +27,7 @@ class _Delay(gymnasium.Wrapper):
     stream: int  # of random numbers, so that two wrappers draw independent delays
 
     def __init__(self, env: gymnasium.Env, steps: Steps = 1, observe_pending: bool = False):
+        RecordConstructorArgs.__init__(self, steps=steps, observe_pending=observe_pending)
         super().__init__(env)
         name = type(self).__name__
         given = tuple(steps) if isinstance(steps, Sequence) else (steps, steps)
@@ -34,8 +36,10 @@ class _Delay(gymnasium.Wrapper):
             raise TaacError(f"{name}.steps must be an integer, 0 or more, or (least, most), got {steps!r}")
         if not isinstance(env.action_space, spaces.Box):
             raise TaacError(f"{name} needs a Box of actions, whose middle is done while none has arrived, got {env.action_space}")
-        low, high = np.maximum(env.action_space.low, -1e6), np.minimum(env.action_space.high, 1e6)
-        self._rest = ((low + high) / 2).astype(env.action_space.dtype)
+        low, high = (bound.astype(np.float64) for bound in (env.action_space.low, env.action_space.high))
+        bounded = np.isfinite(low) & np.isfinite(high)
+        middle = (np.where(bounded, low, 0.0) + np.where(bounded, high, 0.0)) / 2
+        self._rest = np.clip(middle, low, high).astype(env.action_space.dtype)
         self._least, self._most = given
         self._observe_pending = observe_pending and self._most > 0
         self._random = np.random.default_rng()
@@ -76,6 +80,8 @@ class _Delay(gymnasium.Wrapper):
 class ActionDelay(_Delay):
     """The environment does at step t what was decided at step t - d; before that, the middle of the space.
 
+    Of a dimension without both bounds, the middle is the number nearest to 0.
+
     Args:
         env: an environment with a Box of actions.
         steps: d, or `(least, most)`, from which each episode draws one.
@@ -90,6 +96,11 @@ class ActionDelay(_Delay):
     """
 
     part, delay_part, stream = "pending_actions", "action_delay", 0
+
+    @property
+    def longest_action_delay(self) -> int:
+        """The most steps between a decision and its effect."""
+        return self._most
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, *rest = self.env.step(self._push(action))
@@ -107,7 +118,7 @@ class ObservationDelay(_Delay):
             `[most, ...]` of a Dict observation, and a drawn d as `observation_delay`; see `ActionDelay`.
 
     Raises:
-        TaacError: as `ActionDelay`; an `ActionDelay` inside shows its actions, which would be seen late.
+        TaacError: as `ActionDelay`; an `ActionDelay` is inside, and it or this shows actions.
 
     Source: Katsikopoulos and Engelbrecht, Markov decision processes with delays and asynchronous cost collection (2003).
     """
@@ -115,10 +126,12 @@ class ObservationDelay(_Delay):
     part, delay_part, stream = "unseen_actions", "observation_delay", 1
 
     def __init__(self, env: gymnasium.Env, steps: Steps = 1, observe_pending: bool = False):
-        if isinstance(env.observation_space, spaces.Dict) and ActionDelay.part in env.observation_space.spaces:
+        shows = isinstance(env.observation_space, spaces.Dict) and ActionDelay.part in env.observation_space.spaces
+        inside = env.get_wrapper_attr("longest_action_delay") if env.has_wrapper_attr("longest_action_delay") else 0
+        if shows or (observe_pending and inside):
             raise TaacError(
-                "ObservationDelay would show the pending actions of ActionDelay late: name it first, "
-                "create_environment.wrappers = (@ObservationDelay, @ActionDelay)"
+                "ObservationDelay would show the pending actions of ActionDelay late, or its own before they are done: name it "
+                "first, create_environment.wrappers = (@ObservationDelay, @ActionDelay)"
             )
         super().__init__(env, steps, observe_pending)
 
@@ -127,7 +140,7 @@ class ObservationDelay(_Delay):
         raise TaacError("ObservationDelay shows late what was achieved, so hindsight knows no rewards: use ActionDelay")
 
     def _begin(self, observation: Any) -> Any:
-        self._seen = deque([copy.deepcopy(observation)] * (self._steps + 1))  # environments may write into it
+        self._seen = deque(copy.deepcopy(observation) for _ in range(self._steps + 1))  # who gets one may write into it
         return self._with_pending(self._seen[0])
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:

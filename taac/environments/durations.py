@@ -9,13 +9,14 @@ import gin
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
 
 from taac.environments import single
 from taac.errors import TaacError
 
 
 @gin.configurable(denylist=["env", "num_steps", "gamma"])
-class DurationCoordinate(single.ActionRepeat):
+class DurationCoordinate(single.ActionRepeat, RecordConstructorArgs):
     """An `ActionRepeat` whose action `(a, x)` has one number more, x in [-1, 1], which says for how many steps a is held.
 
     D = `num_steps` equal parts of [-1, 1] stand for 1 to D steps: `k = min(D, 1 + floor(D (x + 1) / 2))`, or fewer if the episode
@@ -48,6 +49,10 @@ class DurationCoordinate(single.ActionRepeat):
         change_price: float = 0.0,
         observe_time_left: bool = False,
     ):
+        RecordConstructorArgs.__init__(
+            self, num_steps=num_steps, gamma=gamma, decision_price=decision_price, change_price=change_price,
+            observe_time_left=observe_time_left,
+        )  # fmt: skip
         super().__init__(env, num_steps, gamma)
         for name, price in (("decision_price", decision_price), ("change_price", change_price)):
             if not 0 <= price < math.inf:

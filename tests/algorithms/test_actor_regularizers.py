@@ -166,6 +166,16 @@ def test_noise_is_drawn_for_numbers_and_not_for_pixels():
     torch.testing.assert_close(CAPS(temporal=0.0, spatial=3.0, noise=0.1)(algorithm.proposal, experience), 3.0 * once)
 
 
+def test_weights_of_0_regularize_nothing():
+    plain, experience, found = made(SacAlgorithm), scene(SacAlgorithm), []
+    for regularizers in ((), (functools.partial(CAPS, temporal=0.0, spatial=0.0),)):
+        algorithm = made(SacAlgorithm, *regularizers)
+        algorithm.load_state_dict(plain.state_dict())
+        losses_of(algorithm, experience).loss.mean().backward()
+        found.append([p.grad for p in algorithm.parameters() if p.grad is not None])
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("regularizer", [CAPS, L2C2])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_trains_the_actor_alone(family, regularizer):
@@ -205,7 +215,7 @@ def test_equal_states_have_a_gradient_of_zero(regularizer):
 @pytest.mark.parametrize(
     "regularizer, settings, message",
     [(CAPS, {"temporal": -1.0}, r"CAPS\.temporal must be 0 or more, got -1\.0"),
-     (CAPS, {"noise": math.inf}, r"CAPS\.noise must be 0"), (CAPS, {"temporal": 0.0, "spatial": 0.0}, "both 0"),
+     (CAPS, {"noise": math.inf}, r"CAPS\.noise must be 0"),
      (L2C2, {"lower": 0.0}, r"0 < lower < upper, got lower = 0\.0 and upper = 1\.0"), (L2C2, {"upper": 0.01}, "lower < upper")],
 )  # fmt: skip
 def test_bad_settings_are_refused(regularizer, settings, message):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
+
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.utils.env_checker import check_env
 
 import taac
 from taac.environments.delays import ActionDelay, ObservationDelay
+from taac.environments.durations import DurationCoordinate
 from taac.errors import TaacError
 from tests.environments.toys import env_id
 from tests.training.runs import assert_same_parameters, build, rows, run
@@ -120,6 +124,32 @@ def test_each_episode_draws_its_delay_and_a_seed_repeats_it():
 def test_bad_steps_are_refused(steps):
     with pytest.raises(TaacError, match=r"ActionDelay\.steps must be an integer, 0 or more, or \(least, most\), got"):
         ActionDelay(Counting(), steps)
+
+
+def test_a_space_without_bounds_has_a_middle():
+    class Unbounded(Counting):
+        action_space = spaces.Box(np.float32([0, -np.inf, 1, -np.inf, -2]), np.float32([np.inf, np.inf, np.inf, -3, 1]))
+
+    env = ActionDelay(Unbounded(), 1)
+    assert env._rest.tolist() == [0.0, 0.0, 1.0, -3.0, -0.5] and env._rest.dtype == np.float32
+
+
+def test_gymnasium_finds_no_fault_with_the_wrappers():
+    for wrap in (
+        lambda env: ActionDelay(env, (1, 2), observe_pending=True), lambda env: ObservationDelay(env, 2),
+        lambda env: DurationCoordinate(env, 3, 0.99, observe_time_left=True),
+    ):  # fmt: skip
+        env = wrap(gymnasium.make("Pendulum-v1"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of an action space in [-2, 2], and of a wrapper that is checked
+            check_env(env, skip_render_check=True)
+        assert env.spec.id == "Pendulum-v1"
+
+
+def test_actions_that_are_not_done_yet_are_not_shown_as_done():
+    with pytest.raises(TaacError, match=r"or its own before they are done: name it first"):
+        ObservationDelay(ActionDelay(Counting(), 2), 2, observe_pending=True)
+    ObservationDelay(ActionDelay(Counting(), 2), 2)
 
 
 def test_choices_are_refused():

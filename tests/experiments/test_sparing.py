@@ -38,8 +38,12 @@ def finished(root, method, seed, evaluations, **more):
     run = root / "Pendulum-v1" / method / f"seed_{seed}"
     run.mkdir(parents=True)
     columns = ["env_steps", "updates", "training_decisions", "seconds", "episodes", "return_mean", "return_std", "length",
-               "fraction_repeated", "mean_run", "max_run", "decisions"]  # fmt: skip
-    rows = [f"{n},{n},{n},{n},10,{value},1,200,0.5,2,3,{decided}" for n, (value, decided) in enumerate(evaluations, 1)]
+               "fraction_repeated", "mean_run", "max_run", "decisions", "fraction_same", "action_change",
+               "multiply_adds"]  # fmt: skip
+    rows = [
+        f"{n},{n},{n},{n},10,{value},1,200,0.5,2,3,{decided},0.25,0.5,{decided}e5"
+        for n, (value, decided) in enumerate(evaluations, 1)
+    ]
     (run / "evaluations.csv").write_text("\n".join([",".join(columns), *rows]) + "\n")
     about = {"method": method, "environment": "Pendulum-v1", "seed": seed, "status": "finished", "env_steps": len(rows), **more}
     (run / "run.json").write_text(json.dumps(about))
@@ -54,6 +58,9 @@ def test_the_table_of_finished_runs(tmp_path):
     assert "| Pendulum-v1 | tla | 3 | -155 | -154.92 | 62 | 62.31 | reproduced |" in lines
     assert "| Pendulum-v1 | td3 | 3 | -148 | -147.38 | 200 | 200 | not reproduced: 1 of 3 diverged |" in lines
     assert sum(line.endswith("| not run |") for line in lines) == len(reproduced.PUBLISHED) - 2
+    assert reproduced.costs(tmp_path)[2:] == [  # actions of 2 units; TD3's are of the two seeds that did not diverge
+        "| Pendulum-v1 | td3 | 25 | 7 | 1 | 1.02 | 20 | 24 |", "| Pendulum-v1 | tla | 25 | 70 | 1 | 0.62 | 6.2 | 12 |"
+    ]  # fmt: skip
 
 
 def test_pairs_are_of_equal_seeds(tmp_path):
