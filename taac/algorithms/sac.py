@@ -174,7 +174,8 @@ class SacAlgorithm(ActorCriticAlgorithm):
             action, log_pi: the actor's samples, at the frames that it learns on.
         """
         next_action, next_log_pi = action[1:], log_pi[1:]
-        if not self.actor_on_last_frame or has_batch_statistics(self.actor):  # a' is the action of an actor that acts
+        # a' is the action of an actor that acts, not of one that learns from the statistics of this batch
+        if not self.actor_on_last_frame or (learns_policy() and has_batch_statistics(self.actor)):
             next_action, next_log_pi = distributions.squashed_normal_sample(*self.actor(seen))
         min_q = critics.bootstrap(target_features, *self.action_parts(next_action))
         if not self.entropy_in_target:

@@ -427,8 +427,11 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     def _as_acted(
         self, features: torch.Tensor, embedded: torch.Tensor, tau_prev: Tau, tau_1: Tau, q_1: torch.Tensor
     ) -> tuple[Tau, torch.Tensor]:
-        """Returns the new trajectory that an actor which acts proposes, and its value: another one if it has batch statistics."""
-        if not has_batch_statistics(self.actor):
+        """Returns the new trajectory that an actor which acts proposes, and its value.
+
+        Another one if it has batch statistics and has learnt from those of this batch.
+        """
+        if not (learns_policy() and has_batch_statistics(self.actor)):
             return tau_1, q_1
         tau_1 = self.trajectory.start(distributions.squashed_normal_sample(*self.actor(embedded))[0], tau_prev)
         return tau_1, self.weighted(self._min_q(self.critics, features, tau_1))

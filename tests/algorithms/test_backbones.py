@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ import torch
 from taac.algorithms import SacAlgorithm
 from taac.configuration import shipped
 from taac.errors import DivergedError, TaacError
+from taac.networks import BatchNorm
 from taac.ops import distributions, value_distributions
+from taac.ops.schedules import CosineSchedule
 from taac.ops.value_distributions import ValueDistribution, project
 from taac.playing.saved_agent import load_saved
 from tests.learning.test_compiled_update import COMPILE, PRIORITIZED, assert_close, traced_only  # noqa: F401
@@ -83,6 +86,17 @@ def test_the_targets_are_projected_distributions(method):
     found = algorithm.td_loss.targets(batch.time_step, info.value, switch, info.bonus)
     expected = algorithm.td_loss.returns(batch.time_step, info.value.mean(), switch, info.bonus)
     torch.testing.assert_close(found.mean(), expected)
+    if method == "sac":  # its first draw is that of the actions, and the value contains their entropy
+        torch.manual_seed(4)
+        info, step = algorithm.train_step(batch), batch.time_step
+        torch.manual_seed(4)
+        action, log_pi = distributions.squashed_normal_sample(*algorithm.actor(algorithm.actor_features(step.observation)))
+        value = algorithm.over_predictions(
+            algorithm.target_critics, algorithm.target_critics(algorithm.target_encoder(step.observation), action)
+        ).mean()
+        entropy = algorithm.temperature.alpha() * log_pi
+        torch.testing.assert_close(info.value.mean()[1:], (value - entropy)[1:], rtol=1e-4, atol=1e-4)
+        assert entropy.abs().min() > 0.01
     head = algorithm.critics.returns
     torch.testing.assert_close(project(found, head.support).sum(-1), torch.ones_like(expected))
     trainer.close()
@@ -139,6 +153,71 @@ def test_an_update_of_crossq_against_a_recomputation():
     torch.testing.assert_close(info.value[1].double(), bootstrap, rtol=1e-4, atol=1e-4)
     for own, other in zip(found, expected, strict=True):
         torch.testing.assert_close(own.double(), other, rtol=1e-3, atol=1e-3)
+
+
+def test_an_update_of_flash_against_a_recomputation():
+    """Two joint forwards, the distribution of the target critic with the lower mean, projected, and cross-entropy, in float64."""
+    trainer = built([TASK, "gin/methods/sac.gin", "gin/backbones/flash.gin"], [*SMALL, *NARROW["flash"]])
+    learn_until(trainer, 3)
+    agent, algorithm = trainer.agent, trainer.agent.algorithm
+    batch = agent.prepare(trainer.replay_buffer.sample(32, 2))
+    batch.time_step.step_type[:] = 1
+    for p in algorithm.target_critics.parameters():  # two critics that differ
+        p.data = p.data + 0.1 * torch.randn_like(p)
+    critics, targets = (copy.deepcopy(of).double() for of in (algorithm.critics, algorithm.target_critics))
+    torch.manual_seed(2)
+    with agent.learning():
+        info = algorithm.train_step(batch)
+    actor = copy.deepcopy(algorithm.actor).double()  # its loss has moved its statistics before a' is drawn
+    loss = algorithm.calc_loss(batch, info).loss
+    found = torch.autograd.grad(loss.sum(), list(algorithm.critics.parameters()))
+    trainer.close()
+
+    def linear(x, layer, n):
+        return x @ layer.weight[n] + (0.0 if layer.bias is None else layer.bias[n, 0])
+
+    def normal(x, norm, n, running):
+        mean, variance = (norm.mean[n, 0], norm.variance[n, 0]) if running else (x.mean(0), x.var(0, unbiased=False))
+        return (x - mean) / (variance + norm.epsilon).sqrt() * norm.scale[n, 0] + norm.bias[n, 0]
+
+    def network(x, body, last, n, running=False):
+        x = linear(normal(x, body.norm_input, n, running), body.embed, n)
+        for block in body.blocks:
+            wide, first, _, narrow, second, _ = block.layers
+            hidden = normal(linear(x, wide, n), first, n, running).clamp(min=0)
+            x = x + normal(linear(hidden, narrow, n), second, n, running).clamp(min=0)
+        return linear(x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * body.norm.scale[n, 0], last, n)
+
+    observation, step = batch.time_step.observation.double(), batch.time_step
+    torch.manual_seed(2)
+    torch.randn(2, 32, 1)  # the actor's own sample comes first
+    out = network(observation[1], actor.hidden, actor.head, 0, running=True)
+    mean, log_std = out[:, :1], -10 + 12 * (1 + torch.tanh(out[:, 1:])) / 2
+    noise = torch.randn(1, 32, 1)[0].double()
+    action = torch.tanh(mean + log_std.exp() * noise)
+    log_pi = (torch.distributions.Normal(0.0, 1.0).log_prob(noise) - log_std - torch.log(1 - action**2 + 1e-12)).sum(-1)
+    both = torch.cat([torch.cat([observation[0], step.prev_action[1].double()], -1), torch.cat([observation[1], action], -1)])
+    online, slow = (
+        torch.stack([network(both, of.body, of.last, n) for n in range(2)]).log_softmax(-1) for of in (critics, targets)
+    )
+    atoms = critics.returns.support
+    means = (slow[:, 32:].exp() * atoms).sum(-1)
+    assert 0 < means.argmin(0).sum() < 32, "each critic is the lower one somewhere"
+    gain = step.reward[1].double().unsqueeze(-1) + algorithm.gamma * step.discount[1].double().unsqueeze(-1) * (
+        atoms - algorithm.temperature.alpha().item() * log_pi.unsqueeze(-1)
+    )
+    target = torch.zeros(32, len(atoms), dtype=torch.float64)
+    for i in range(32):
+        for j, probability in enumerate(slow[int(means[:, i].argmin()), 32 + i].exp().tolist()):
+            place = (min(max(gain[i, j].item(), -5.0), 5.0) + 5.0) / 0.1
+            below = min(int(place), 99)
+            target[i, below] += probability * (1 - (place - below))
+            target[i, below + 1] += probability * (place - below)
+    error = -(target * online[:, :32]).sum(-1)
+    expected = torch.autograd.grad(error.sum(), list(critics.parameters()))
+    torch.testing.assert_close(info.q[:, 0].double(), (online[:, :32].exp() * atoms).sum(-1), rtol=1e-4, atol=1e-4)
+    for own, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(own.double(), other, rtol=2e-3, atol=2e-3)
 
 
 def test_taac_bootstraps_from_the_mixture_of_both_candidates():
@@ -203,6 +282,63 @@ def test_compiled_as_eager(method, backbone, traced_only):  # noqa: F811
         trainer.close()
     # A bias before a normalisation has a gradient of rounding errors alone, of which Adam makes steps.
     assert_close(*found, rtol=1e-4, atol=5e-4 if backbone in GATHER else 1e-5)
+
+
+PUBLISHED = {  # those of each file that its source names, for one dimension of actions
+    "flash": {"tau": 0.01, "delay": 2, "entropy": math.log(0.15 * math.sqrt(2 * math.pi * math.e)), "alpha": 0.01,
+              "rate": (3e-4, 1.5e-4, "cosine"), "unbiased": True},
+    "xqc": {"tau": 0.005, "delay": 3, "entropy": -0.5, "alpha": 0.01, "rate": (3e-4, 3e-5, "linear"), "updates": 2,
+            "epsilon": 1e-3},
+    "crossq": {"tau": 1.0, "delay": 3, "rate": 1e-3, "betas": [(0.5, 0.999), (0.5, 0.999), (0.9, 0.999)], "epsilon": 1e-3,
+               "renorm_after": 100_000},
+    "simba": {"tau": 0.005, "entropy": -0.5, "alpha": 0.01, "rate": 1e-4, "decay": 0.01},
+    "simbav2": {"tau": 0.005, "entropy": -0.5, "alpha": 0.01, "rate": (1e-4, 5e-5, "linear")},
+    "tqc": {"combine": "mean", "critics": 5, "dropped": 2},
+    "redq": {"combine": "mean", "critics": 10, "subset": 2, "delay": 20, "updates": 20},
+    "droq": {"combine": "mean", "critics": 2, "subset": 2, "delay": 20, "updates": 20, "dropout": 0.01},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backbone", PUBLISHED)
+def test_settings_are_the_published_ones(backbone):
+    trainer = built([TASK, "gin/methods/sac.gin", f"gin/backbones/{backbone}.gin"], SMALL)
+    trainer.close()
+    algorithm, groups = trainer.agent.algorithm, trainer.learner.optimizer.param_groups
+    norms = [part for part in algorithm.critics.modules() if isinstance(part, BatchNorm)]
+    schedules = [s.schedule for s in trainer.learner.scheduled if "learning_rate" in s.name]
+    rates = [(s.start, s.end, "cosine" if isinstance(s, CosineSchedule) else "linear") for s in schedules]
+    found = {
+        "tau": algorithm.target_update.tau, "delay": algorithm.policy_delay, "alpha": algorithm.temperature.alpha().item(),
+        "entropy": algorithm.temperature.target_entropy, "updates": float(trainer.update_ratio.ratio),
+        "rate": rates[0] if rates else groups[0]["lr"], "betas": [tuple(group["betas"]) for group in groups],
+        "decay": groups[0].get("weight_decay"), "combine": algorithm.combine_critics, "subset": algorithm.target_subset,
+        "critics": algorithm.critics.num_critics,
+        "dropped": getattr(getattr(algorithm.critics, "returns", None), "dropped", None),
+        "dropout": max((m.p for m in algorithm.critics.modules() if isinstance(m, torch.nn.Dropout)), default=0.0),
+        **{name: getattr(norms[0], name) for name in ("unbiased", "epsilon", "renorm_after") if norms},
+    }  # fmt: skip
+    expected = PUBLISHED[backbone]
+    for name, value in expected.items():
+        assert found[name] == (pytest.approx(value, rel=1e-4) if isinstance(value, float) else value), name
+    assert len(rates) == isinstance(expected.get("rate"), tuple)
+    assert "tau" not in expected or algorithm.target_update.period == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backbone", ["crossq", "tqc", "droq", "redq", "simbav2"])
+def test_a_killed_run_on_a_backbone_ends_as_if_it_had_not_been(backbone, tmp_path):
+    """Renormalisation's count, an optimizer a group, draws of critics and dropout, the bound of returns."""
+    params = (
+        *NARROW[backbone], "num_env_steps = 330", "Intervals.checkpoint_interval = 310", "Evaluator.initial_evaluation = False",
+        "evaluation_interval = 1000", "evaluation_episodes = 1",
+    )  # fmt: skip
+    files = [f"gin/backbones/{backbone}.gin"]
+    whole = run(tmp_path / "whole", *params, files=files)
+    run(tmp_path / "killed", *params, files=files, until=320)
+    again = run(tmp_path / "killed", *params, files=files)
+    assert_same_parameters(whole, again)
+    for name, buffer in whole.agent.named_buffers():
+        assert torch.equal(buffer, again.agent.get_buffer(name)), name
 
 
 @pytest.mark.slow
@@ -281,6 +417,13 @@ def test_a_subset_of_critics_is_drawn_in_each_update_for_targets_alone(monkeypat
     algorithm.target_subset = 3  # all: the least of them, without a draw, which inductor could not compile
     monkeypatch.setattr(torch, "randperm", None)
     assert algorithm.over_predictions(algorithm.critics, q).tolist() == [1.0, 0.0]
+    trainer.close()
+    monkeypatch.undo()
+    trainer = build(CATEGORICAL, "ActorCriticAlgorithm.target_subset = 2", "CriticEnsemble.num_critics = 3", method="sac")
+    algorithm = trainer.agent.algorithm
+    prediction = 100.0 * torch.eye(101)[[20, 50, 80]].unsqueeze(1)  # values -3, 0 and 3
+    lower = [round(algorithm.over_predictions(algorithm.critics, prediction).mean().item()) for _ in range(300)]
+    assert set(lower) == {-3, 0} and 60 < lower.count(0) < 140
     trainer.close()
     for wrong in (0, 4):
         with pytest.raises(TaacError, match=r"target_subset must be in \[1, the number of critics, 3\], got"):

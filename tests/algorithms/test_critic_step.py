@@ -75,17 +75,6 @@ def test_a_certain_switch_is_a_stack_of_the_chosen_candidate_alone(joint, chosen
     torch.testing.assert_close(predicted, alone.prediction())
 
 
-def test_equal_weights_are_the_plain_stack(joint):
-    """Of both candidates, where each half of the switch is as likely: the executed pairs count twice as much as one of them."""
-    algorithm, time_step, features, tau = joint
-    same = torch.rand(tau.shape)
-    half = torch.full((2, *tau.shape[:2]), 0.5)
-    twice, once = (algorithm.critic_step(time_step, features, tau) for _ in range(2))
-    found = twice.bootstrap(features[1:].expand(2, *features[1:].shape), torch.stack([same, same]), weights=half)
-    torch.testing.assert_close(found[0], once.bootstrap(features[1:], same))
-    torch.testing.assert_close(found[0], found[1])
-
-
 def test_targets_that_are_copies_need_one_forward(joint, monkeypatch):
     algorithm, time_step, features, tau = joint
     algorithm.target_critics.load_state_dict(algorithm.critics.state_dict())

@@ -7,7 +7,8 @@ import torch
 
 from tests.learning.test_compiled_update import COMPILE, traced_only  # noqa: F401, a fixture
 from tests.methods import fitting, thinned
-from tests.training.runs import assert_same_parameters, build, trained
+from tests.training.runs import SMALL as RUN
+from tests.training.runs import assert_same_parameters, build, built, trained
 
 SMALL = ("hidden_layers = (8,)", "initial_collect_steps = 60", "Learner.learning_rate = 0.01",
          "ActorCriticAlgorithm.policy_delay = 3")  # fmt: skip
@@ -37,6 +38,22 @@ def test_no_gradient_of_the_actor_is_computed(method):
     assert calls == [3, 6]
     assert ["loss/actor" in info.extra for info in told] == [False, False, True, False, False, True, False]
     trainer.close()
+
+
+def test_an_actor_with_batch_statistics_proposes_once():
+    """Where it learns, twice: with the statistics of the batch, and as it acts. So do the critics compare."""
+    trainer = built(
+        ["gin/tasks/simple_control.gin", "gin/methods/taac.gin", "gin/backbones/crossq.gin"],
+        [*RUN, *SMALL, "critic/MlpBody.hidden_layers = (8,)", "actor/MlpBody.hidden_layers = (8,)"],
+    )
+    algorithm, calls, told = trainer.agent.algorithm, [], []
+    actor, compare, update = algorithm.actor.forward, algorithm._min_q, trainer.learner.update
+    algorithm.actor.forward = lambda x: calls.append("actor") or actor(x)
+    algorithm._min_q = lambda *args: calls.append("critics") or compare(*args)
+    trainer.learner.update = lambda *args: (calls.clear(), update(*args), told.append([*calls]))[1]
+    trained(trainer, 3)
+    held, learns = ["actor", "critics", "critics"], ["actor", "critics", "critics", "actor", "critics"]
+    assert told == [held, held, learns]
 
 
 def test_compiled_updates_have_a_program_for_each(traced_only):  # noqa: F811

@@ -251,6 +251,25 @@ def test_each_network_and_a_step_of_it_against_a_recomputation(name):
             assert all(torch.allclose(p, old / length, atol=1e-5) for p, old in zip(part.parameters(recurse=False), before))
 
 
+HEADS = {"SimBa": False, "Flash": True, "XQC": True, "SimbaV2": True, "layer norm": None, "CrossQ": None, "RMS": None}
+
+
+@pytest.mark.parametrize("name, unit_weights", HEADS.items())
+def test_heads_are_linear_with_a_bias_and_begin_as_published(name, unit_weights):
+    """Orthonormal, and kept at norm 1 where hidden layers are; None: as torch's layers or flax's."""
+    head = BODIES[name][0].head(2)
+    last = head[-1] if name == "SimbaV2" else head
+    assert last.weight.shape[0] == N and last.bias.shape == (N, 1, 2)
+    if unit_weights is not None:
+        assert last.unit == unit_weights and not last.bias.any()
+        torch.testing.assert_close(last.weight.mT @ last.weight, torch.eye(2).expand(N, 2, 2), atol=1e-5, rtol=0)
+    head = moved(head)
+    x = drawn(N, M, last.weight.shape[1])
+    for n in range(N):
+        inner = scaled(linear(x[n], head[0], n), head[1], n) if name == "SimbaV2" else x[n]
+        torch.testing.assert_close(head(x)[n], linear(inner, last, n))
+
+
 def test_layers_that_begin_orthogonal_and_stay_at_norm_1():
     wide = OrthogonalLinear(N, 4, 8, unit=True)
     torch.testing.assert_close(torch.linalg.vector_norm(wide.weight, dim=1), torch.ones(N, 8))

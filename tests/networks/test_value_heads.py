@@ -42,11 +42,11 @@ def test_what_is_learnt_has_the_targets_mean(head):
 
 
 def test_targets_are_distributions_two_hot_or_normals():
-    """Of -1 and 2 with 1/4 and 3/4, whose mean is 1.25, on the atoms -1, 0, 1, 2."""
-    target = ValueDistribution(torch.tensor([[[-1.0, 2.0]]]), torch.tensor([[[0.25, 0.75]]]))
-    normal = spread(torch.tensor([1.25]), torch.tensor([-1.0, 0.0, 1.0, 2.0]), 0.75)[0].tolist()
+    """Of -0.5 and 1 with 1/4 and 3/4, whose mean is 0.625, on the atoms -0.5, 0, 0.5, 1; sigma is 0.75 of their distance."""
+    target = ValueDistribution(torch.tensor([[[-0.5, 1.0]]]), torch.tensor([[[0.25, 0.75]]]))
+    normal = spread(torch.tensor([0.625]), torch.tensor([-0.5, 0.0, 0.5, 1.0]), 0.375)[0].tolist()
     for sigma, expected in ((None, [0.25, 0.0, 0.0, 0.75]), (0.0, [0.0, 0.0, 0.75, 0.25]), (0.75, normal)):
-        head = CategoricalReturns(num_atoms=4, low=-1.0, high=2.0, sigma=sigma)
+        head = CategoricalReturns(num_atoms=4, low=-0.5, high=1.0, sigma=sigma)
         logits = torch.zeros(1, 1, 1, 4, requires_grad=True)
         head.loss(logits, target).sum().backward()
         assert (0.25 - logits.grad).flatten().tolist() == pytest.approx(expected, abs=1e-6)

@@ -34,8 +34,8 @@ def built(files, params=()):
     return trainer
 
 
-def build(*params, method="taac"):
-    return built([TASK, f"gin/methods/{method}.gin"], [*SMALL, *params])
+def build(*params, method="taac", files=()):
+    return built([TASK, f"gin/methods/{method}.gin", *files], [*SMALL, *params])
 
 
 def learn_until(trainer, updates):
@@ -68,9 +68,9 @@ class Killed(Exception):
     pass
 
 
-def run(path, *params, method="taac", until=None, stop=None):
+def run(path, *params, method="taac", files=(), until=None, stop=None):
     """Trains in a folder from wherever it stands; with `until`, dies there as if killed; with `stop`, stops as told to."""
-    trainer, folder = build(*params, method=method), RunFolder(path)
+    trainer, folder = build(*params, method=method, files=files), RunFolder(path)
     if folder.has_checkpoints():
         trainer.resume(folder)
     else:
