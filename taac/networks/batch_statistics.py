@@ -92,10 +92,10 @@ class BatchNorm(nn.Module):
         unit: bool = False,
     ):
         super().__init__()
-        if not (0 < momentum <= 1 and r_max >= 1 and d_max >= 0 and epsilon > 0):
+        if not (0 < momentum <= 1 and r_max >= 1 and d_max >= 0 and epsilon > 0 and (renorm_after or 0) >= 0):
             raise TaacError(
-                "BatchNorm needs 0 < momentum <= 1, r_max >= 1, d_max >= 0 and epsilon > 0, got "
-                f"{momentum}, {r_max}, {d_max} and {epsilon}"
+                "BatchNorm needs 0 < momentum <= 1, r_max >= 1, d_max >= 0, epsilon > 0, and renorm_after >= 0 or None, got "
+                f"{momentum}, {r_max}, {d_max}, {epsilon} and {renorm_after}"
             )
         self.epsilon, self.momentum, self.unbiased = epsilon, momentum, unbiased
         self.renorm_after, self.r_max, self.d_max = renorm_after, r_max, d_max

@@ -61,13 +61,19 @@ class OrthogonalLinear(nn.Module):
             self.weight.div_(torch.linalg.vector_norm(self.weight, dim=1, keepdim=True).clamp(min=1e-8))
 
 
+def _above_zero(epsilon: float, owner: str) -> float:
+    if not epsilon > 0:
+        raise TaacError(f"{owner}.epsilon must be above 0, got {epsilon}")
+    return epsilon
+
+
 @gin.configurable(denylist=["networks", "size"])
 class LayerNorm(nn.Module):
     """Layer normalisation of N networks, `[N, M, F]`, each with a scale and a bias of its own (arXiv:1607.06450)."""
 
     def __init__(self, networks: int, size: int, epsilon: float = 1e-5):
         super().__init__()
-        self.epsilon = epsilon
+        self.epsilon = _above_zero(epsilon, "LayerNorm")
         self.scale, self.bias = nn.Parameter(torch.ones(networks, 1, size)), nn.Parameter(torch.zeros(networks, 1, size))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -84,7 +90,7 @@ class RMSNorm(nn.Module):
     def __init__(self, networks: int, size: int, epsilon: float = 1e-6, unit: bool = False):
         super().__init__()
         self.unit = unit
-        self.epsilon, self.scale = epsilon, nn.Parameter(torch.ones(networks, 1, size))
+        self.epsilon, self.scale = _above_zero(epsilon, "RMSNorm"), nn.Parameter(torch.ones(networks, 1, size))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * (x.square().mean(-1, keepdim=True) + self.epsilon).rsqrt() * self.scale

@@ -204,7 +204,7 @@ class LocalEncoder(nn.Module):
         encoder_ctor: called with the spec of the other keys; see `ObservationEncoder`.
 
     Raises:
-        TaacError: an observation without the privileged keys, or without others.
+        TaacError: no privileged keys; an observation without them, or without others.
 
     Source: Pinto et al., Asymmetric Actor Critic for Image-Based Robot Learning (arXiv:1710.06542). Lowe et al.,
     Multi-Agent Actor-Critic for Mixed Cooperative-Competitive Environments (arXiv:1706.02275), section 4.1.
@@ -218,6 +218,8 @@ class LocalEncoder(nn.Module):
     ):
         super().__init__()
         self.privileged = (privileged,) if isinstance(privileged, str) else tuple(privileged)
+        if not self.privileged:
+            raise TaacError("LocalEncoder.privileged names no key that only critics see: name one, or do not use it")
         named = ", ".join(f"'{key}'" for key in self.privileged)
         if not isinstance(observation_spec, dict) or not set(observation_spec) - set(self.privileged):
             raise TaacError(f"LocalEncoder leaves {named} out of a Dict observation with other keys, got {observation_spec}")

@@ -104,7 +104,7 @@ class RewardScaler(nn.Module):
         repeat_gamma: discount per step inside a repeated action, as in the environment.
         reward_dim: D, or None for a scalar reward.
         clip: of the scaled reward of a step; None: no clipping.
-        bound: the scale is so large that no return so far is beyond +- this. None: it is the standard deviation alone.
+        bound: the scale is so large that no such sum so far is beyond +- this. None: it is the standard deviation alone.
 
     Raises:
         TaacError: a clip or a bound that is not above 0.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import gin
@@ -25,8 +26,9 @@ class CategoricalReturns(nn.Module):
     Args:
         num_atoms: K.
         low, high: the first and the last atom, in units of the reward that is learnt. Returns beyond count as these:
-            `create_agent.normalize_rewards = 'bounded'` scales rewards so that no return of a rollout was beyond. Targets can
-            still lie beyond: after truncations, in hindsight, or with a price of decisions. `critic/beyond` reports their share.
+            `create_agent.normalize_rewards = 'bounded'` scales rewards so that no discounted sum of past rewards was beyond.
+            Targets can still lie beyond: where early rewards are larger than late ones, after truncations, in hindsight, or with
+            a price of decisions. `critic/beyond` reports their share.
         sigma: replaces each target by its mean, spread by a normal whose standard deviation is this many distances between
             atoms (HL-Gauss; 0.75 is usual). 0: two-hot. None: targets stay distributions.
 
@@ -41,9 +43,9 @@ class CategoricalReturns(nn.Module):
 
     def __init__(self, num_atoms: int = 101, low: float = -5.0, high: float = 5.0, sigma: float | None = None):
         super().__init__()
-        if num_atoms < 2 or not low < high or not (sigma is None or sigma >= 0):
+        if num_atoms < 2 or not -math.inf < low < high < math.inf or not (sigma is None or 0 <= sigma < math.inf):
             raise TaacError(
-                "CategoricalReturns needs 2 atoms or more, low < high, and sigma >= 0 or None, got "
+                "CategoricalReturns needs 2 atoms or more, finite low < high, and sigma >= 0 or None, got "
                 f"num_atoms = {num_atoms}, low = {low}, high = {high}, sigma = {sigma}"
             )
         self.size, self.sigma, self.distance = num_atoms, sigma, (high - low) / (num_atoms - 1)

@@ -82,10 +82,14 @@ def check_centralised(algorithm: Algorithm) -> None:
 
 
 def bound_of_returns(algorithm: Algorithm) -> float:
-    """Returns the bound that fits the atoms of categorical critics; 5 without such critics."""
-    support = atoms_of(getattr(algorithm, "critics", None))
+    """Returns the bound that fits the atoms of categorical critics."""
+    critics = getattr(algorithm, "critics", None)
+    support = atoms_of(critics)
     if support is None:
-        return 5.0
+        raise TaacError(
+            "create_agent.normalize_rewards = 'bounded' fits rewards to the range of categorical critics, and "
+            f"{type(critics).__name__} predicts no categories: bind 'scale', or CriticEnsemble.returns = @CategoricalReturns()"
+        )
     return float(min(side for side in (-support[0], support[-1]) if side > 0))
 
 

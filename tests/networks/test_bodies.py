@@ -323,6 +323,9 @@ class LayerNormed(MlpBody):
     [
         (lambda: BatchNorm(1, 2, momentum=0.0), "0 < momentum <= 1"),
         (lambda: BatchNorm(1, 2, r_max=0.5), "r_max >= 1"),
+        (lambda: BatchNorm(1, 2, renorm_after=-5), "renorm_after >= 0 or None, got .* and -5"),
+        (lambda: RMSNorm(1, 2, epsilon=-1.0), r"RMSNorm.epsilon must be above 0, got -1\.0"),
+        (lambda: LayerNorm(1, 2, epsilon=0.0), r"LayerNorm.epsilon must be above 0"),
         (lambda: MlpBody(2, 1, dropout=1.0), r"MlpBody.dropout must be in \[0, 1\), got 1"),
         (lambda: MlpBody(2, 1, hidden_layers=(0,)), "widths of hidden layers"),
         (lambda: SimbaBody(2, 1, width=0), "SimbaBody.width must be 1 or more"),
