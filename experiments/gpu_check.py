@@ -2,8 +2,9 @@
 
     python -m experiments.gpu_check --out runs/gpu_check
 
-Meant for eight minutes; docs/gpu.md says what was run. A part that fails does not stop the next. Where torch finds no GPU it says
-so and ends; `--device cpu --quick` tries the command without one.
+All of it takes at most `--minutes`, of which each part has its share; docs/gpu.md says what was run. A part that fails, or is
+not done in time, does not stop the next. Where torch finds no GPU it says so and ends; `--device cpu --quick` tries the command
+without one.
 
 Parts (`--parts` chooses):
 
@@ -79,7 +80,12 @@ def updates(options: argparse.Namespace) -> str:
     lines = ["| method | how | products | updates/s | of the GPU's memory, MB | ready after, s |", "|---|---|---|---|---|---|"]
     try:
         told: dict[str, dict[str, Any]] = {}
+        begin = time.time()
         for first in range(0, len(chosen), AT_ONCE):
+            if time.time() - begin >= 0.7 * options.limit:  # the rest is for measuring
+                lines += [f"| {name} | no time left | | |" for name in chosen[first:]]
+                chosen = chosen[:first]
+                break
             some = chosen[first : first + AT_ONCE]
             processes |= {name: common.Process(contenders[name], options) for name in some}
             for name in some:
@@ -114,11 +120,11 @@ def profile(options: argparse.Namespace) -> str:
         try:
             told = subprocess.run(
                 [sys.executable, "-m", "experiments.gpu_check", "--profile_one", json.dumps(sent)],
-                capture_output=True, text=True, timeout=options.limit, check=False, cwd=common.ROOT,
+                capture_output=True, text=True, timeout=options.limit / 3, check=False, cwd=common.ROOT,
             )  # fmt: skip
             text = told.stdout if told.returncode == 0 else told.stdout + told.stderr[-3000:]
         except subprocess.TimeoutExpired:
-            text = f"not done after {options.limit} s"
+            text = f"not done after {options.limit / 3:.0f} s"
         found.append(f"### {method}, {mode}\n\n```text\n{text.strip()}\n```")
     return "\n\n".join(found)
 
@@ -167,7 +173,7 @@ def tests(options: argparse.Namespace) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=options.limit, check=False, cwd=common.ROOT)
         told = done.stdout + done.stderr
     except subprocess.TimeoutExpired as error:
-        told = f"{(error.stdout or b'').decode()}\nnot done after {options.limit} s"
+        told = f"{(error.stdout or b'').decode()}\nnot done after {options.limit:.0f} s"
     return f"```text\n{told[-9000:].strip()}\n```"
 
 
@@ -210,8 +216,9 @@ def training(options: argparse.Namespace) -> str:
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], str]] = {
-    "tests": tests, "updates": updates, "profile": profile, "training": training,
+    "tests": tests, "updates": updates, "training": training, "profile": profile,
 }  # fmt: skip
+SHARES = {"tests": 2, "updates": 4, "training": 2, "profile": 1}
 
 
 def machine(device: str) -> str:
@@ -231,7 +238,7 @@ def main() -> int:
     flags.add_argument("--parts", default=",".join(PARTS), help="which, separated by commas")
     flags.add_argument("--rows", default=".", help="rows of the table of updates, a regular expression")
     flags.add_argument("--quick", action="store_true", help="tries the command: few updates and steps")
-    flags.add_argument("--limit", type=float, default=200, help="seconds that tests, a profile or the trainings may take")
+    flags.add_argument("--minutes", type=float, default=9, help="that all of it may take")
     flags.add_argument("--profile_one", help=argparse.SUPPRESS)
     options = flags.parse_args()
     if options.profile_one:
@@ -249,9 +256,10 @@ def main() -> int:
     os.environ.setdefault("MUJOCO_GL", "disable")  # nothing is rendered
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    page = f"{machine(options.device)}\n"
-    for name in options.parts.split(","):
+    page, parts, until = f"{machine(options.device)}\n", options.parts.split(","), time.time() + 60 * options.minutes
+    for number, name in enumerate(parts):
         begin = time.time()
+        options.limit = max(0.0, (until - begin) * SHARES[name] / sum(SHARES[part] for part in parts[number:]))
         try:
             text = PARTS[name](options)
         except Exception:

@@ -490,10 +490,10 @@ def test_what_is_wrong_on_a_page_is_found(find, text, found):
 
 
 def test_private_names_lead_to_their_class():
-    source = ["[`TaacAlgorithm.train_step`](../taac/algorithms/taac.py) [`TaacAlgorithm._beta`](../taac/algorithms/taac.py)"]
+    source = ["[`TaacAlgorithm.train_step`](../taac/algorithms/taac.py) [`TaacAlgorithm._min_q`](../taac/algorithms/taac.py)"]
     sphinx_settings()["link_sources"](None, "x", source)
     assert source[0].startswith("{py:obj}`TaacAlgorithm.train_step <taac.algorithms.taac.TaacAlgorithm.train_step>` ")
-    assert "{py:obj}`TaacAlgorithm._beta <taac.algorithms.taac.TaacAlgorithm>`" in source[0]
+    assert "{py:obj}`TaacAlgorithm._min_q <taac.algorithms.taac.TaacAlgorithm>`" in source[0]
 
 
 def test_results_reach_the_pages_of_their_methods():

@@ -149,7 +149,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         limits = {"the trajectory's length": getattr(trajectory, "length", None), "max_repeat_steps": max_repeat_steps}
         forced = min(((steps, name) for name, steps in limits.items() if steps is not None), default=None)
         self.decision_price = self.build_decision_price(decision_price, target_decision_rate, forced)
-        self._beta(torch.zeros(1), torch.zeros(1))  # refuses invalid clipping before any work
+        self.switch_distribution(torch.zeros(1), torch.zeros(1))  # refuses invalid clipping before any work
 
     # Acting ----------------------------------------------------------------------------------------------------------
 
@@ -169,24 +169,24 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         switch = beta_1 > self.switch_threshold  # the mode at 0.5; a tie repeats
         if epsilon > 0:
             switch = torch.where(torch.rand_like(beta_1) < epsilon, torch.rand_like(beta_1) < beta_1, switch)
-        return self._execute(time_step, state, a_hat, switch)._replace(switch_probability=beta_1, policy=(mean, log_std))
+        return self.follow_chosen(time_step, state, a_hat, switch)._replace(switch_probability=beta_1, policy=(mean, log_std))
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: TaacState, noise: torch.Tensor | None = None) -> AlgStep:
-        state = self._first_tau(time_step, state)
+        state = self.first_tau(time_step, state)
         features, seen = self.encode(time_step.observation)
         embedded = self.tau_embedding(seen, state.tau)
         mean, log_std = self.actor(embedded)
         a_hat = distributions.squashed_normal_action(mean, log_std, noise)
         beta_1 = self._beta_1(features, embedded, state, a_hat)
         drawn = torch.rand_like(beta_1) < beta_1
-        return self._execute(time_step, state, a_hat, drawn)._replace(switch_probability=beta_1, policy=(mean, log_std))
+        return self.follow_chosen(time_step, state, a_hat, drawn)._replace(switch_probability=beta_1, policy=(mean, log_std))
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: TaacState) -> AlgStep:
-        state = self._first_tau(time_step, state)
+        state = self.first_tau(time_step, state)
         a_hat = state.tau.a.new_empty(len(state.tau.a), self.proposal_size).uniform_(-1.0, 1.0)
-        return self._execute(time_step, state, a_hat, self.random_switch(len(a_hat)))
+        return self.follow_chosen(time_step, state, a_hat, self.random_switch(len(a_hat)))
 
     def random_switch(self, batch_size: int) -> torch.Tensor:
         """Returns the switches `[batch_size]` of the exploration before training: a fair coin each, as published."""
@@ -198,7 +198,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         # At the last frame no action is known. Its switch is never read, like the action taken at LAST.
         return TaacInfo(tau_prev, torch.cat([switch, torch.ones_like(switch[:1])]))
 
-    def _execute(self, time_step: TimeStep, state: TaacState, a_hat: torch.Tensor, switch: torch.Tensor) -> AlgStep:
+    def follow_chosen(self, time_step: TimeStep, state: TaacState, a_hat: torch.Tensor, switch: torch.Tensor) -> AlgStep:
         """Follows the chosen trajectory for one step. `info` stores the executed switch, including a forced one."""
         if self.max_repeat_steps is not None:
             switch = switch | (state.repeats >= self.max_repeat_steps)
@@ -211,7 +211,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         info = TaacInfo(state.tau, switch, state.switch_state)
         return AlgStep(tau.a, TaacState(tau, repeats, switch_state), info, switch)
 
-    def _first_tau(self, time_step: TimeStep, state: TaacState) -> TaacState:
+    def first_tau(self, time_step: TimeStep, state: TaacState) -> TaacState:
+        """Returns the state from which rollouts begin at FIRST; see `randomize_first_state_tau`."""
         if not self.randomize_first_state_tau:
             return state
         drawn = trajectories.uniform_like(state.tau)
@@ -258,7 +259,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         """
         tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)
         q_0, q_1 = self._min_q(self.critics, features.expand(2, *features.shape), _stack(tau_0, tau_1))
-        return self._beta(self.weighted(q_0), self.net_of_price(self.weighted(q_1)))[..., 1]
+        return self.switch_distribution(self.weighted(q_0), self.net_of_price(self.weighted(q_1)))[..., 1]
 
     def learn_switch(
         self, embedded: torch.Tensor, q_0: torch.Tensor, q_1: torch.Tensor, switch_state: Nest
@@ -272,7 +273,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             q_0, q_1: values of continuing and of switching, the latter less the price of a decision, `[T, B]`, detached.
             switch_state: state of the switching head as stored by the rollout, leaves `[T, B, ...]`.
         """
-        return self._beta(q_0, q_1), torch.zeros_like(q_0)
+        return self.switch_distribution(q_0, q_1), torch.zeros_like(q_0)
 
     def initial_switch_state(self, batch_size: int) -> Nest:
         """Returns the switching head's state at FIRST, leaves `[batch_size, ...]`; `()` if it has none."""
@@ -286,7 +287,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         """Returns the value of switching `[...]` less the price of a decision."""
         return q_1 if self.decision_price is None else q_1 - self.decision_price()
 
-    def _beta(self, q_0: torch.Tensor, q_1: torch.Tensor) -> torch.Tensor:
+    def switch_distribution(self, q_0: torch.Tensor, q_1: torch.Tensor) -> torch.Tensor:
+        """Returns beta `[..., 2]` of values `[...]` of going on and of switching, the latter less the price of a decision."""
         q = torch.stack([q_0, q_1], dim=-1)
         return distributions.beta_distribution(q, self.beta_temperature.alpha(), self.b1_advantage_clipping)
 
@@ -331,7 +333,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         critics = self.critic_step(time_step, features, *nest.flatten(tau))
         with torch.no_grad():
             chosen = self._undecided(time_step, beta, b, b_new) if self.exact_compare_through else beta
-            value = self._target_value(critics, *nest.index((time_step.observation, tau_0, tau_1, chosen), slice(1, None)))
+            value = self.next_value(critics, *nest.index((time_step.observation, tau_0, tau_1, chosen), slice(1, None)))
             value, _ = self.priced(value, None, chosen[1:, ..., 1])
             _, bonus = self.priced(value, None, b[1:])
 
@@ -441,7 +443,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         with evaluating(critics):
             return self.over_critics(self.q_values(critics, features, *nest.flatten(tau)))
 
-    def _target_value(
+    def next_value(
         self, critics: CriticStep, observation: Nest, tau_0: Tau, tau_1: Tau, beta: torch.Tensor
     ) -> torch.Tensor | ValueDistribution:
         """Returns V(s) of the target critics, which evaluate both candidates in one call; `[...(, D)]`, or its distribution."""

@@ -231,11 +231,11 @@ def test_taac_bootstraps_from_the_mixture_of_both_candidates():
     apart = [algorithm.over_predictions(target, target(features, tau.a)) for tau in (tau_0, tau_1)]
     critics = algorithm.critic_step(batch.time_step, features, tau.a[1:])
     beta_1 = torch.rand_like(batch.time_step.reward)
-    mixed = algorithm._target_value(critics, observation, tau_0, tau_1, torch.stack([1 - beta_1, beta_1], -1))
+    mixed = algorithm.next_value(critics, observation, tau_0, tau_1, torch.stack([1 - beta_1, beta_1], -1))
     expected = (1 - beta_1).unsqueeze(-1) * apart[0].probs + beta_1.unsqueeze(-1) * apart[1].probs
     torch.testing.assert_close(mixed.probs, expected)
     one_hot = torch.stack([torch.ones_like(beta_1), torch.zeros_like(beta_1)], -1)
-    torch.testing.assert_close(algorithm._target_value(critics, observation, tau_0, tau_1, one_hot).probs, apart[0].probs)
+    torch.testing.assert_close(algorithm.next_value(critics, observation, tau_0, tau_1, one_hot).probs, apart[0].probs)
     trainer.close()
 
 
@@ -258,7 +258,7 @@ def test_a_price_moves_the_distribution_as_it_moves_the_value():
     a_hat, _ = distributions.squashed_normal_sample(mean, log_std)
     critics = without.critic_step(batch.time_step, without.encoder(observation), tau.a[1:])
     both = without.trajectory.advance(tau), without.trajectory.start(a_hat, tau)
-    value = without._target_value(critics, observation, *both, found[1].beta).mean()
+    value = without.next_value(critics, observation, *both, found[1].beta).mean()
     torch.testing.assert_close(found[1].value.mean()[1:], (value - 0.3 * beta_1)[1:], rtol=1e-4, atol=1e-5)
     for trainer in (free, priced):
         trainer.close()

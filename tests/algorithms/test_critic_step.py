@@ -160,7 +160,7 @@ def test_the_gradient_of_an_actor_counts_with_the_beta_of_the_action_that_it_mov
         for tau in (algorithm.trajectory.advance(tau_prev), algorithm.trajectory.start(a_hat, tau_prev))
     ]
     (gradient,) = torch.autograd.grad(q[1].sum(), a_hat)
-    beta = algorithm._beta(q[0].detach(), q[1].detach())
+    beta = algorithm.switch_distribution(q[0].detach(), q[1].detach())
     torch.testing.assert_close(weighted, beta[..., 1:] * gradient, rtol=1e-3, atol=1e-6)
     assert not torch.allclose(info.beta, beta)
     trainer.close()

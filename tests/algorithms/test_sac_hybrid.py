@@ -45,8 +45,8 @@ def test_the_switch_is_independent_of_the_sampled_action():
     state = tested.initial_state(count)
     state = state._replace(tau=Tau(torch.full((count, A), 5.0), (), ()))  # an old action that no new one can be
     sampled = []
-    execute = tested._execute
-    tested._execute = lambda f, s, a_hat, switch: sampled.append(a_hat) or execute(f, s, a_hat, switch)
+    execute = tested.follow_chosen
+    tested.follow_chosen = lambda f, s, a_hat, switch: sampled.append(a_hat) or execute(f, s, a_hat, switch)
     step = tested.rollout_step(time_step, state)
     switch = step.info.switch.double()
     assert switch.mean().item() == pytest.approx(torch.sigmoid(torch.tensor(0.4)).item(), abs=0.02)

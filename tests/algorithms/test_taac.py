@@ -216,7 +216,7 @@ def test_a_loss_of_the_switch_moves_neither_critics_nor_actor(monkeypatch):
 
     def learn_switch(embedded, q_0, q_1, switch_state):
         assert not q_0.requires_grad and not q_1.requires_grad
-        return own._beta(q_0, q_1), q_0 - 3.0 * q_1
+        return own.switch_distribution(q_0, q_1), q_0 - 3.0 * q_1
 
     monkeypatch.setattr(own, "learn_switch", learn_switch)
     for algorithm in (plain, own):

@@ -111,7 +111,7 @@ def test_every_method_decides_by_the_values_that_its_distribution_says(method):
         elif found.switch_probability is not None and method != "sdar":
             assert q == pytest.approx(np.where(after.decided, choices[:, 1], choices[:, 0]), rel=1e-4, abs=1e-5)
             if method != "sac_hybrid":  # whose switch is learnt
-                beta = algorithm._beta(*torch.from_numpy(choices).unbind(-1))[:, 1]
+                beta = algorithm.switch_distribution(*torch.from_numpy(choices).unbind(-1))[:, 1]
                 free = found.switch_probability < 1  # where a chunk has ended, the switch has no choice
                 assert free.all() or method == "taac_chunk"
                 assert found.switch_probability[free] == pytest.approx(beta.detach().numpy()[free], abs=1e-5)
@@ -143,7 +143,7 @@ def test_what_a_switch_compares_is_less_the_price_of_a_decision():
         disturb(inner)
         observation = np.linspace(-1, 1, 12).reshape(4, 3)
         one = agent.distribution(observation, agent.initial_state(4))
-        beta = inner.algorithm._beta(*torch.from_numpy(one.q_choices).unbind(-1))[:, 1].detach().numpy()
+        beta = inner.algorithm.switch_distribution(*torch.from_numpy(one.q_choices).unbind(-1))[:, 1].detach().numpy()
         assert one.switch_probability == pytest.approx(beta, abs=1e-5)
         found.append(one.q_choices)
     price = inner.algorithm.decision_price().item()
@@ -410,13 +410,18 @@ def test_what_acting_does_not_read_is_not_asked_for(method, algorithm, reads):
 
 
 def test_critics_with_privileged_keys_are_one_file():
-    """An exported policy or a loaded one does not ask for them."""
+    """The actor sees the other keys alone, whichever these are."""
     files = ["gin/tasks/simple_control.gin", "gin/methods/sac.gin", "gin/privileged.gin"]
-    trainer = built(files, [*SMALL, *ASYMMETRIC, "LocalEncoder.privileged = ('global_state',)"])
-    algorithm = trainer.agent.algorithm
-    assert (algorithm.encoder.output_size, algorithm.actor_encoder.output_size) == (2, 1)
-    assert algorithm.actor_encoder.privileged == ("global_state",)
-    trainer.close()
+    for privileged, seen in (("global_state", "x"), ("x", "global_state")):
+        trainer = built(files, [*SMALL, *ASYMMETRIC, f"LocalEncoder.privileged = ('{privileged}',)"])
+        algorithm, observation = trainer.agent.algorithm, trainer.environment.reset(0).observation
+        assert (algorithm.encoder.output_size, algorithm.actor_encoder.output_size) == (2, 1)
+        before = algorithm.actor_features(observation)
+        for key, changes in ((privileged, False), (seen, True)):
+            other = {**observation, key: observation[key] + 1.0}
+            assert torch.equal(algorithm.actor_features(other), before) != changes
+            assert not torch.equal(algorithm.encoder(other), algorithm.encoder(observation))
+        trainer.close()
 
 
 def test_a_choice_outside_its_space_is_refused():

@@ -32,6 +32,27 @@ def test_a_part_that_fails_does_not_stop_the_next(monkeypatch, tmp_path):
     assert "ZeroDivisionError" in page and page.index("ZeroDivisionError") < page.index("| a | table |")
 
 
+def test_parts_share_the_time_that_is_left(monkeypatch, tmp_path):
+    limits, now = [], [0.0]
+    monkeypatch.setattr(gpu_check.time, "time", lambda: now[0])
+
+    def part(options):
+        limits.append(options.limit)
+        now[0] += 30
+        return ""
+
+    for name in gpu_check.PARTS:
+        monkeypatch.setitem(gpu_check.PARTS, name, part)
+    assert called(monkeypatch, "--device", "cpu", "--quick", "--minutes", 9, "--out", tmp_path) == 0
+    assert limits == [540 * 2 / 9, 510 * 4 / 7, 480 * 2 / 3, 450]
+
+
+def test_rows_for_which_no_time_is_left_are_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu_check.common, "Process", lambda *_: pytest.fail("it has begun"))
+    assert called(monkeypatch, "--device", "cpu", "--quick", "--parts", "updates", "--minutes", -1, "--out", tmp_path) == 0
+    assert (tmp_path / "gpu.md").read_text(encoding="utf-8").count("| no time left |") == len(list(gpu_check.rows()))
+
+
 def test_the_limit_of_getting_ready_is_over_once_a_process_is_ready(monkeypatch):
     trainer = SimpleNamespace(
         collector=SimpleNamespace(env_steps=0), learn=lambda: None, agent=SimpleNamespace(device=torch.device("cpu"))
