@@ -21,6 +21,7 @@ CLONING = ("Cloning.pretraining_updates = 40", "Cloning.decay_updates = 100")
 PRICED = ("TaacAlgorithm.target_decision_rate = 0.2", "TaacAlgorithm.switch_threshold = 0.7")
 RISING = ("TempoRLAlgorithm.decision_price = @LinearSchedule()", "LinearSchedule.start = 0.0", "LinearSchedule.end = 1.0",
           "LinearSchedule.env_steps = 400")  # fmt: skip
+FAST_AND_SLOW = ("TlaAlgorithm.target_decision_rate = 0.5", "ActorCriticAlgorithm.actor_regularizers = (@CAPS,)")
 DELAYED = ("create_environment.wrappers = (@ObservationDelay, @ActionDelay)", "ActionDelay.steps = (0, 3)",
            "ActionDelay.observe_pending = True", "ObservationDelay.steps = 1")  # fmt: skip
 PINK = ("create_collector.explorer = @ColoredNoise()", "ColoredNoise.length = 150")
@@ -89,6 +90,8 @@ MORE = (
     Setting("sac_hybrid", "Pendulum-v1", 2, "a price of decisions", ("TaacAlgorithm.decision_price = 0.1",)),
     Setting("sac_krep", "Pendulum-v1", 2, "a learnt price of decisions", ("MixedSacAlgorithm.target_decision_rate = 0.5",)),
     Setting("sdar", "Hopper-v5", 1, "a learnt price of decisions", ("SdarAlgorithm.target_decision_rate = 0.3",)),
+    Setting("tla", "Pendulum-v1", 1, "a learnt price of decisions, CAPS", FAST_AND_SLOW),
+    Setting("sac", "Hopper-v5", 2, "a delayed policy", ("ActorCriticAlgorithm.policy_delay = 3",)),
     Setting("sac", "Hopper-v5", 2, "delays, asynchronous", (*DELAYED, *ASYNCHRONOUS)),
     Setting("taac", "Pendulum-v1", 1, "a delay of evaluations", LATE),
     Setting("sac", "Hopper-v5", 2, "gSDE, CAPS", GSDE),
