@@ -2,7 +2,7 @@
 
     python -m experiments.gpu_check --out runs/gpu_check
 
-All of it takes at most `--minutes`, of which each part has its share; docs/gpu.md says what was run. A part that fails, or is
+All of it takes about `--minutes`, of which each part has its share; docs/gpu.md says what was run. A part that fails, or is
 not done in time, does not stop the next. Where torch finds no GPU it says so and ends; `--device cpu --quick` tries the command
 without one.
 
@@ -73,7 +73,7 @@ def rows() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def updates(options: argparse.Namespace) -> str:
     base = {"task": "updates", "device": options.device, "frames": options.frames, "per_call": 1, "warmup": options.warmup,
-            "limit": options.limit}  # fmt: skip
+            "limit": 0.4 * options.limit}  # fmt: skip
     contenders = {name: common.Contender(name, common.OURS, {**base, **row}) for name, row in rows()}
     chosen = [name for name in contenders if re.search(options.rows, name)]
     processes: dict[str, common.Process] = {}
@@ -82,7 +82,7 @@ def updates(options: argparse.Namespace) -> str:
         told: dict[str, dict[str, Any]] = {}
         begin = time.time()
         for first in range(0, len(chosen), AT_ONCE):
-            if time.time() - begin >= 0.7 * options.limit:  # the rest is for measuring
+            if time.time() - begin >= 0.4 * options.limit:  # the rest is for these to get ready, and for measuring
                 lines += [f"| {name} | no time left | | |" for name in chosen[first:]]
                 chosen = chosen[:first]
                 break
@@ -238,7 +238,7 @@ def main() -> int:
     flags.add_argument("--parts", default=",".join(PARTS), help="which, separated by commas")
     flags.add_argument("--rows", default=".", help="rows of the table of updates, a regular expression")
     flags.add_argument("--quick", action="store_true", help="tries the command: few updates and steps")
-    flags.add_argument("--minutes", type=float, default=9, help="that all of it may take")
+    flags.add_argument("--minutes", type=float, default=9, help="that all of it may take, about")
     flags.add_argument("--profile_one", help=argparse.SUPPRESS)
     options = flags.parse_args()
     if options.profile_one:
@@ -259,7 +259,7 @@ def main() -> int:
     page, parts, until = f"{machine(options.device)}\n", options.parts.split(","), time.time() + 60 * options.minutes
     for number, name in enumerate(parts):
         begin = time.time()
-        options.limit = max(0.0, (until - begin) * SHARES[name] / sum(SHARES[part] for part in parts[number:]))
+        options.limit = max(0.0, (until - begin) * SHARES.get(name, 1) / sum(SHARES.get(part, 1) for part in parts[number:]))
         try:
             text = PARTS[name](options)
         except Exception:

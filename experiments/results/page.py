@@ -264,7 +264,7 @@ def section(folder: Path, about: dict[str, Any], entries: list[Published]) -> li
     if about.get("sparing"):
         measures = "[Smoothness and cost](compare_and_report.md#smoothness-and-cost) at the end, means over seeds:"
         lines += [measures, "", *of_smoothness(groups), *reproduced.table(folder), ""]
-        lines += ["What the rule does not ask for; published jerk contains about 100 / T more:", ""]
+        lines += ["What the rule does not ask for; the published change probably contains 100 / T more:", ""]
         lines += [*reproduced.costs(folder), "", "Beside SAC in the same episodes (`experiments/sparing/pairs.py`):", ""]
         lines += [*pairs.table(folder), ""]
         if other := conditions.read(folder / "conditions.csv"):

@@ -85,7 +85,8 @@ def table(root: Path) -> list[str]:
 
 def costs(root: Path) -> list[str]:
     """Returns the lines of a Markdown table of what the rule does not ask for, of the rows that have runs."""
-    lines = ["| task | method | same action % | published | jerk | published | MMACs | published |", "|" + "---|" * 8]
+    change = "change in the environment's units (TLA's jerk)"
+    lines = [f"| task | method | same action % | published | {change} | published | MMACs | published |", "|" + "---|" * 8]
     records = [r for r in finished(root) if not r.problems]
     for (task, method), row in PUBLISHED.items():
         runs = [r for r in records if (r.task, r.method) == (task, method)]

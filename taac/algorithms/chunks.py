@@ -95,10 +95,22 @@ class ChunkTrajectory:
         count = torch.randint(1, self.length + 1, proposal.shape[:-1], device=proposal.device)
         return make_chunk(torch.cat([tau.a, proposal[..., tau.a.shape[-1] :]], dim=-1), count, self.length)
 
-    def plans(self, action: torch.Tensor) -> torch.Tensor:
-        """Returns the h recorded actions from each frame on, `[T, ..., h A]` of `[T, ..., A]`; the last is repeated."""
-        frame = torch.arange(len(action), device=action.device)
-        return torch.cat([action[(frame + i).clamp(max=len(action) - 1)] for i in range(self.length)], dim=-1)
+    def plans(self, action: torch.Tensor, first: torch.Tensor | None = None) -> torch.Tensor:
+        """Returns the h recorded actions from each frame on, `[T, ..., h A]`; an episode's last one is repeated.
+
+        Args:
+            action: `[T, ..., A]`, taken at frames 0..T-1; at LAST there is none.
+            first: `[T+1, ...]` bool, whether a frame is FIRST; None: all are of one episode.
+        """
+        count, lead = len(action), (1,) * (action.dim() - 2)
+        frame = torch.arange(count, device=action.device).view(-1, *lead).expand(action.shape[:-1])
+        last = torch.full_like(frame, count - 1)  # at which the episode has an action
+        if first is not None:
+            ends = first[1:] | torch.cat([first[2:], torch.ones_like(first[:1])])
+            for t in reversed(range(count)):
+                last[t] = torch.where(ends[t], t, last[min(t + 1, count - 1)])
+        ahead = [torch.minimum(frame + i, last).unsqueeze(-1).expand_as(action) for i in range(self.length)]
+        return torch.cat([action.gather(0, index) for index in ahead], dim=-1)
 
     def proposal(self, tau: Chunk) -> torch.Tensor:
         """Returns the h actions of a chunk `[..., h A]` that executes its first one."""

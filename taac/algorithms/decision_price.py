@@ -12,7 +12,7 @@ from taac.ops.schedules import Schedule, at_start, bounds
 
 START = 0.01  # of a learnt price, unless one is given
 HORIZON = 1000  # environment steps over which the rate of decisions is averaged
-LEAST, MOST = 1e-4, 1e2  # of a learnt price, so that it is back within thousands of updates
+LEAST, MOST = 1e-4, 1e2  # of a learnt price, so that it is back within tens of thousands of updates
 
 
 class DecisionPrice(nn.Module):
@@ -25,7 +25,7 @@ class DecisionPrice(nn.Module):
     between `LEAST` and `MOST`: while rollouts decide less often than rho without a price, it would fall without end.
 
     Args:
-        price: 0 or more at every step. With a target rate, a number from which learning starts; 0 starts at `START`.
+        price: 0 or more at every step. With a target rate, a number in its range from which learning starts; 0 starts at `START`.
         target_rate: rho, decisions per environment step, in (0, 1); None: the price is not learnt.
         owner: the configurable that has both as `decision_price` and `target_decision_rate`, for messages.
         forced: steps of the agent after which a new decision is forced, and by which setting; None: never. An
@@ -52,6 +52,8 @@ class DecisionPrice(nn.Module):
                 f"{owner}.decision_price follows a schedule ({price}), but target_decision_rate = {target_rate} learns it: bind "
                 "a number to start from, or no rate"
             )
+        if target_rate is not None and not (price == 0 or LEAST <= at_start(price) <= MOST):
+            raise TaacError(f"{owner}.decision_price must be 0 or in [{LEAST:g}, {MOST:g}] where it is learnt, got {price}")
         self.target_rate = target_rate
         if target_rate is None:  # a buffer that is written in place, so that compiled programs see the change
             self.register_buffer("fixed", torch.tensor(float(at_start(price))), persistent=False)

@@ -56,8 +56,9 @@ class SacChunkAlgorithm(SacAlgorithm):
     An episode that ends after k < h actions ends the sum there. If it terminated, actions after the k-th matter no more: those
     that the policy proposes at the first state take their place, so that the critics learn what whole chunks with these first k
     actions are worth. Where chance decides whether it terminates, the other outcomes are seen with the actions that were to
-    follow, so this is unbiased only if these are distributed alike, as for a policy that does not change. If it was truncated,
-    the others are masked, and the critics see how many there are. `PrefixCritics` learn the targets of all prefixes a_1..a_k at
+    follow, so this is unbiased only if, given the first k, these are distributed alike, as for a policy that does not change
+    (and without `best_of`, whose choice was among whole chunks). If it was truncated, the others are masked, and the critics see
+    how many there are. `PrefixCritics` learn the targets of all prefixes a_1..a_k at
     once. As in the source, but not here by default: the mean of 10 critics, no entropy in targets, and such windows left out.
     With h = 1 it is SAC.
 
@@ -136,18 +137,21 @@ class SacChunkAlgorithm(SacAlgorithm):
         decided = state.left == 0
         new = proposed.output
         if self.best_of is not None:
-            new = self._best_of(self.critics, self.encoder(time_step.observation), *proposed.policy)
+            new = self._best(self.critics, self.encoder(time_step.observation), self._samples(*proposed.policy))
         actions = torch.where(decided.unsqueeze(-1), new, state.actions)
         left = torch.where(decided, self.length, state.left) - 1
         action, rest = actions[:, : self.step_size], actions[:, self.step_size :]
         after = ChunkState(torch.cat([rest, torch.zeros_like(action)], dim=-1), left)
         return proposed._replace(output=action, state=after, decided=decided)
 
-    def _best_of(self, critics: Any, features: torch.Tensor, mean: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
-        """Returns the best of N samples `[..., h A]` of the policy."""
+    def _samples(self, mean: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
+        """Returns `best_of` samples of the policy, `[N, ..., h A]`."""
         assert self.best_of is not None
-        samples = distributions.squashed_normal_action(*(x.expand(self.best_of, *x.shape) for x in (mean, log_std)))
-        seen = features.expand(self.best_of, *features.shape)
+        return distributions.squashed_normal_action(*(x.expand(self.best_of, *x.shape) for x in (mean, log_std)))
+
+    def _best(self, critics: Any, features: torch.Tensor, samples: torch.Tensor) -> torch.Tensor:
+        """Returns the chunk `[..., h A]` of N that the critics value most."""
+        seen = features.expand(len(samples), *features.shape)
         with evaluating(critics):
             value = self.least_value(self.q_values(critics, seen, *self.action_parts(samples)))
         return samples.take_along_dim(value.argmax(0, keepdim=True).unsqueeze(-1), 0).squeeze(0)
@@ -161,8 +165,8 @@ class SacChunkAlgorithm(SacAlgorithm):
 
     # Learning --------------------------------------------------------------------------------------------------------
 
-    def windows(self, experience: Experience) -> Windows:
-        """Returns what the first h + 1 frames of segments `[T, B]` say of one chunk each."""
+    def windows(self, experience: Experience, fill: bool = True) -> Windows:
+        """Returns what the first h + 1 frames of segments `[T, B]` say of a chunk each; with `fill`, cut ones are whole."""
         experience = nest.index(experience, slice(None, self.length + 1))
         time_step = experience.time_step
         found = value_ops.bootstraps(
@@ -175,23 +179,23 @@ class SacChunkAlgorithm(SacAlgorithm):
         actions = time_step.prev_action[1:].transpose(0, 1).flatten(1)
         terminated = (discount[0] == 0).reshape(len(count), -1).all(-1)
         exist = torch.where(terminated, self.length, count)  # such chunks are whole, as those that are proposed
-        if self.length > 1:
-            planned = self._proposed(nest.index(time_step.observation, 0))
-            actions = torch.where(terminated.unsqueeze(-1) & ~self._taken(count), planned, actions)
+        if fill and self.length > 1:
+            planned = self._proposed(nest.index(time_step.observation, 0), actions, self._taken(count))
+            actions = torch.where(terminated.unsqueeze(-1), planned, actions)
         chunk = torch.cat([actions, exist.unsqueeze(-1).to(actions.dtype)], dim=-1)
         ends = ends._replace(prev_action=torch.stack([torch.zeros_like(chunk), chunk]))
         return Windows(Experience(ends, ()), Bootstrap(reward, discount, torch.ones_like(frame)), count)
 
     @torch.no_grad()
-    def _proposed(self, observation: Nest) -> torch.Tensor:
-        """Draws chunks `[B, h A]` as rollouts do."""
+    def _proposed(self, observation: Nest, begun: torch.Tensor, taken: torch.Tensor) -> torch.Tensor:
+        """Draws chunks `[B, h A]` as rollouts do, but for numbers of `begun` that were `taken`, which they keep."""
         mean, log_std = self.actor(self.actor_features(observation))
-        if self.best_of is not None:
-            return self._best_of(self.critics, self.encoder(observation), mean, log_std)
-        return distributions.squashed_normal_action(mean, log_std)
+        if self.best_of is None:
+            return torch.where(taken, begun, distributions.squashed_normal_action(mean, log_std))
+        return self._best(self.critics, self.encoder(observation), torch.where(taken, begun, self._samples(mean, log_std)))
 
     def train_step(self, experience: Experience) -> TrainInfo:
-        windows = self.windows(experience)
+        windows = self.windows(experience, self.keep_cut_windows)
         info = super().train_step(windows.experience)
         whole = None if self.keep_cut_windows else (windows.num_actions == self.length).unsqueeze(0)
         prefixes = self._prefix_targets(experience) if self.learns_prefixes else None
@@ -204,7 +208,7 @@ class SacChunkAlgorithm(SacAlgorithm):
             return torch.zeros_like(log_pi[:1]), None
         if self.best_of is None:
             return super().next_value(critics, target_features, seen, action, log_pi)
-        best = self._best_of(self.critics, critics.next_features, *self.actor(seen))
+        best = self._best(self.critics, critics.next_features, self._samples(*self.actor(seen)))
         return critics.bootstrap(target_features, *self.action_parts(best)), None
 
     @torch.no_grad()
@@ -216,7 +220,7 @@ class SacChunkAlgorithm(SacAlgorithm):
         mean, log_std = self.actor(seen)
         action, log_pi = distributions.squashed_normal_sample(mean, log_std)
         if self.best_of is not None:
-            action = self._best_of(self.critics, self.encoder(later), mean, log_std)
+            action = self._best(self.critics, self.encoder(later), self._samples(mean, log_std))
         prediction = self.target_critics(features, *self.action_parts(action))
         value = mean_of(self.over_predictions(self.target_critics, prediction))
         if self.entropy_in_target and self.best_of is None:
@@ -263,7 +267,7 @@ class SacChunkAlgorithm(SacAlgorithm):
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """Returns `|tanh(mean(s)) - A|^2` over the actions of the demonstrated chunk A, `[2, B]`."""
-        windows = self.windows(experience)
+        windows = self.windows(experience, fill=False)
         step = windows.experience.time_step
         mean, _ = self.actor(self.actor_features(nest.index(step.observation, slice(None, -1))))
         distance = (torch.tanh(mean) - step.prev_action[1:, :, :-1]).square() * self._taken(windows.num_actions)

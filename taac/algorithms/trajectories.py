@@ -37,7 +37,7 @@ class Trajectory(Protocol):
 
     A trajectory may also have `proposal_size(action_size)`, the width W of what the actor proposes and `start` takes, if it is
     not A; `ended(tau)`, `[...]` bool, where `advance` has nothing to go on with, so that the switch must start a new one; and, if
-    W > A, `plans(action)`, the proposals `[T, ..., W]` that recorded actions `[T, ..., A]` are, and `proposal(tau)`, the
+    W > A, `plans(action, first)`, the proposals `[T, ..., W]` that recorded actions `[T, ..., A]` are, and `proposal(tau)`, the
     `[..., W]` from which `start` made tau.
     """
 
@@ -200,7 +200,7 @@ def follow(
         The trajectories before acting at frames 0..T, parts `[T+1, ..., A]`; the switches b, `[T, ...]` bool.
     """
     rest = tau = trajectory.zeros(action[0])
-    plans = trajectory.plans(action) if hasattr(trajectory, "plans") else None
+    plans = trajectory.plans(action, first) if hasattr(trajectory, "plans") else None
     taus, switches = [tau], []
     for t, taken in enumerate(action, start=1):
         old = trajectory.advance(tau)

@@ -17,7 +17,7 @@ Number = TypeVar("Number", int, float)
 def define_flags() -> None:
     flags.define_saved_agent("Evaluate")
     absl_flags.DEFINE_list("switch_threshold", None, "Thresholds, separated by commas: 0.5,0.6,0.7,0.8,0.9. Default: the run's.")
-    absl_flags.DEFINE_list("hold", ["1"], "Steps, or repeats of a method that repeats actions, for which each is held: 1,2,4,8.")
+    absl_flags.DEFINE_list("hold", ["1"], "For how many steps (repeats, if the method repeats) an action is held: 1,2,4,8.")
     absl_flags.DEFINE_list("delay", ["0"], "Steps until an action takes effect, separated by commas: 0,1,2.")
     absl_flags.DEFINE_integer("num_episodes", 20, "Episodes under each condition.", lower_bound=1)
     absl_flags.DEFINE_integer("seed", 0, "Seed of the environment.", lower_bound=0, upper_bound=2**32 - 1)

@@ -25,6 +25,9 @@ _SELDOM, _SELDOM_DIFFER = 200, 0.1
 _TRIES = 32  # segments that are drawn in place of one whose new goal was achieved when its episode began
 
 
+_GOAL_ERRORS = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+
+
 class _NewGoals(NamedTuple):
     """Segments and their new goals."""
 
@@ -41,7 +44,7 @@ def _explained(name: str, shape: torch.Size) -> Iterator[None]:
     """A context whose errors of an environment's function of goals of this shape say who called it, and how."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (*_GOAL_ERRORS, NotImplementedError) as error:
         raise TaacError(
             f"{name} cannot be called with goals {list(shape)} and empty infos, as HindsightReplayBuffer does: {error!r}"
         ) from error
@@ -224,7 +227,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         goals = achieved.cpu().numpy(), desired.cpu().numpy()
         try:
             given = np.asarray(self._compute_terminated(*goals, [{}] * len(achieved)))
-        except (TypeError, ValueError):  # such as bool() of an array
+        except _GOAL_ERRORS:  # such as bool() of an array
             given = np.empty(())
         if given.shape != (len(achieved),):
             with _explained("compute_terminated", achieved.shape[1:]):

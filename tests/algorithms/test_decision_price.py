@@ -101,6 +101,7 @@ def test_one_thousand_steps_are_averaged_whatever_the_parts_they_come_in():
         ({"target_decision_rate": 0.0}, r"TaacAlgorithm\.target_decision_rate must be between 0 and 1, or None, got 0\.0"),
         ({"target_decision_rate": 1.0}, "target_decision_rate must be between 0 and 1"),
         ({"decision_price": LinearSchedule(1.0, 0.0, env_steps=9), "target_decision_rate": 0.5}, "bind a number"),
+        ({"decision_price": 1000.0, "target_decision_rate": 0.5}, r"0 or in \[0\.0001, 100\] where it is learnt, got 1000"),
     ],
 )  # fmt: skip
 def test_bad_settings_are_refused(settings, message):

@@ -40,6 +40,7 @@ def test_what_no_other_one_beats_in_both(costs, returns, expected):
         ([60, 20, 80, 100], [10, 4, 5, 0], (40 * 4 + 40 * 10) / 1000),  # what is dominated adds nothing
         ([20, 20, 60, 100], [4, 1, 10, 0], (40 * 4 + 40 * 10) / 1000),  # of equal cost the better
         ([25, 100], [7, 7], 0.75),  # equal returns: all have the highest
+        ([0, 0], [7, 9], 1.0),
     ],
 )
 def test_hypervolume_by_hand(costs, returns, expected):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -492,6 +494,17 @@ def test_a_function_of_ends_that_is_not_written_is_none():
     assert chains(buffer(1, 60, compute_terminated=unwritten), [7], 60).sample_batch(8, 3)
     with pytest.raises(TaacError, match=r"compute_terminated cannot be called with goals \[1\] and empty infos.*KeyError\('at'"):
         buffer(1, 60, compute_terminated=lambda achieved, desired, info: info["at"] == 3)
+
+
+def test_functions_of_one_goal_are_called_row_by_row():
+    """Also one that reads a number which a batch of two goals lacks, and one that asks the info."""
+    for function in (
+        lambda achieved, desired, info: achieved[0] == desired[0] and not info.get("failed"),
+        lambda achieved, desired, info: [None, None, None][2 if achieved.ndim == 1 else 7] is None,
+    ):
+        assert chains(buffer(1, 60, compute_terminated=function), [7], 60).sample_batch(8, 3)
+    with pytest.raises(TaacError, match=r"compute_reward cannot be called.*NotImplementedError"):
+        buffer(compute_reward=mock.Mock(side_effect=NotImplementedError))
 
 
 def test_rewards_are_asked_for_where_there_are_goals_alone():

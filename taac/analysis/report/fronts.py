@@ -104,9 +104,10 @@ def nondominated(points: np.ndarray) -> np.ndarray:
 
 
 def hypervolume(points: np.ndarray) -> np.ndarray:
-    """Returns HV `[...]` of costs and returns `[2, ..., methods]`, of which one cost is above 0."""
+    """Returns HV `[...]` of costs and returns `[2, ..., methods]`; 1 where nothing costs anything."""
     cost, returns = np.take_along_axis(points, np.argsort(points[:1], axis=-1), -1)  # by rising cost
     best, least = np.maximum.accumulate(returns, axis=-1), returns.min(-1, keepdims=True)
     high = best[..., -1:]
     reached = np.divide(best - least, high - least, out=np.ones_like(best), where=high > least)
-    return (reached[..., :-1] * np.diff(cost, axis=-1)).sum(-1) / cost[..., -1]
+    area, most = (reached[..., :-1] * np.diff(cost, axis=-1)).sum(-1), cost[..., -1]
+    return np.divide(area, most, out=np.ones_like(area), where=most > 0)
