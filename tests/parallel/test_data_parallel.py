@@ -389,7 +389,10 @@ SCHEDULE = "s/LinearSchedule.start = 8\ns/LinearSchedule.end = 16\ns/LinearSched
         ("create_agent.reward_signals = (@RND,)", r"create_agent.reward_signals \(RND\)"),
         ("normalize_rewards = 'scale'", "create_agent.normalize_rewards = 'scale' or 'bounded', because each has"),
         ("create_experiment.demonstrations = 'x.npz'", "demonstrations or behaviour cloning"),
-        ("normalize_rewards = 'bounded'", "or 'bounded', because each has returns of its own"),
+        (
+            "normalize_rewards = 'bounded'\nCriticEnsemble.returns = @CategoricalReturns()",
+            "or 'bounded', because each has returns of its own",
+        ),
         ("ActorCriticAlgorithm.critic_ctor = @NormalizedCritics", "batch normalisation"),
         ("CriticEnsemble.body = @FlashBody", "batch normalisation"),
         ("create_experiment.collectors = 2", "create_experiment.collectors: give one or the other"),
