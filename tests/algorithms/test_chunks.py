@@ -17,7 +17,7 @@ from taac.algorithms.sac_chunk import SacChunkAlgorithm
 from taac.algorithms.sac_hybrid import SacHybridAlgorithm
 from taac.algorithms.td_losses import OneStepTDLoss, TDLoss
 from taac.algorithms.temperature import Temperature
-from taac.algorithms.trajectories import follow, part_sizes
+from taac.algorithms.trajectories import Tau, follow, part_sizes
 from taac.data_structures import Experience, StepType, TimeStep
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble, PrefixCritics
@@ -623,9 +623,19 @@ def test_chunks_of_one_action_decide_at_every_step():
     assert (info.beta[..., 1] == 1).all()
     loss = algorithm.calc_loss(experience, info)
     assert loss.extra["loss/temperature_beta"] == 0 and loss.extra["beta/reach_through"] == 0
-    step = experience.time_step
-    found, one_step = (td.targets(step, info.value, info.switch, None) for td in (algorithm.td_loss, OneStepTDLoss(gamma=GAMMA)))
-    torch.testing.assert_close(found, one_step)  # TAAC-1td's, which always switches
+    # TAAC-1td whose switch is forced to act, from the same parameters
+    other = TaacAlgorithm(SPEC, ACTION, td_loss=OneStepTDLoss(gamma=GAMMA), b1_advantage_clipping=(50.0, 50.0))
+    other.load_state_dict(algorithm.state_dict())
+    rollout_info = experience.rollout_info._replace(tau_prev=Tau(experience.rollout_info.tau_prev.a, (), ()))
+    found = []
+    for of, seen in ((algorithm, experience), (other, experience._replace(rollout_info=rollout_info))):
+        torch.manual_seed(3)
+        of.zero_grad()
+        told = of.calc_loss(seen, of.train_step(seen))
+        told.loss.mean().backward()
+        found.append([told.extra[f"loss/{name}"] for name in ("actor", "critic", "temperature_action")])
+        found[-1] += [p.grad for of in (of.actor, of.critics) for p in of.parameters()]
+    torch.testing.assert_close(*found)
 
 
 def test_the_return_of_a_chunk_that_goes_on_is_monte_carlos():

@@ -63,6 +63,26 @@ def test_every_method_whose_actions_last_a_step_learns_in_hindsight(method):
         assert not trainer.agent.algorithm.actor_on_last_frame
 
 
+def test_the_switch_of_a_relabelled_frame_is_that_of_the_policy_under_the_new_goal():
+    """So a return ends where this policy would act otherwise; what the rollout's policy did stays."""
+    trainer = make("taac", "hidden_layers = (8,)", "batch_size = 8")
+    while trainer.env_steps < 300:
+        trainer.collect()
+    trainer.close()
+    agent, length = trainer.agent, trainer.segment_length
+    batch = trainer.replay_buffer.sample_batch(64, length)
+    stored, infos = trainer.replay_buffer.at(batch.environment, batch.first, length), []
+    for of in (batch, stored):
+        torch.manual_seed(0)
+        infos.append(agent.algorithm.train_step(agent.prepare(of.experience)))
+    goals = [of.experience.time_step.observation["desired_goal"] for of in (batch, stored)]
+    new = (goals[0] != goals[1]).any(-1)
+    assert 0.3 < new.float().mean() < 1
+    differs = (infos[0].beta != infos[1].beta).any(-1)
+    assert torch.equal(differs, new)
+    assert torch.equal(batch.experience.rollout_info.switch, stored.experience.rollout_info.switch)
+
+
 @pytest.mark.parametrize("method", ["sac", "taac"])
 def test_settings_for_goals_of_objects_reach_what_they_are_of(method):
     trainer = built([TASK, f"gin/methods/{method}.gin", "gin/her_objects.gin"], SMALL)
