@@ -1,7 +1,7 @@
 """Pendulum from pictures: the task by which frame stacks and random shifts are judged.
 
     taac train --root_dir runs/pixels --task experiments.pixel_pendulum:PixelPendulum --method sac \
-        --gin_file experiments/pixel_pendulum.gin
+        --gin_file experiments/pixels/pixel_pendulum.gin
 """
 
 import gymnasium

@@ -202,7 +202,7 @@ def test_what_one_picture_hides_is_learnt_from_two(more, solved):
 def test_pendulum_is_learnt_from_pictures():
     """About -200 after 5,000 steps, as from its numbers; standing still is -1,200."""
     trainer = built(
-        ["gin/tasks/default.gin", "gin/methods/sac.gin", "experiments/pixel_pendulum.gin"],
+        ["gin/tasks/default.gin", "gin/methods/sac.gin", "experiments/pixels/pixel_pendulum.gin"],
         ["create_environment.env_name = 'experiments.pixel_pendulum:PixelPendulum'"],
     )
     trained(trainer, 6000)
