@@ -13,20 +13,11 @@ _Y, _X = np.mgrid[:SIZE, :SIZE] - (SIZE - 1) / 2
 
 
 class PixelPendulum(PendulumEnv):
-    """Pendulum-v1 whose observation is a grey picture of the pole. One tells the angle, two the speed. Ends after 200 steps."""
+    """Pendulum-v1 whose observation is a grey picture of the pole. One tells the angle, two the speed. It has no time limit."""
 
     def __init__(self):
         super().__init__()
         self.observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE, 1), np.uint8)
-
-    def reset(self, *, seed=None, options=None):
-        self._steps = 0
-        return super().reset(seed=seed, options=options)
-
-    def step(self, action):
-        self._steps += 1
-        observation, reward, terminated, _, info = super().step(action)
-        return observation, reward, terminated, self._steps == 200, info
 
     def _get_obs(self):
         right, down = -np.sin(self.state[0]), -np.cos(self.state[0])  # upright at angle 0

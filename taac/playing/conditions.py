@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from taac.runs import durable
 from taac.runs.layout import EpisodeSummary
 from taac.runs.terminal import printable
 
-OVER: tuple[Literal["hold", "delay"], ...] = ("hold", "delay")  # conditions of which there may be a mean return
+Over = Literal["hold", "delay"]  # conditions of which there may be a mean return
 
 
 class Condition(NamedTuple):
@@ -62,12 +62,12 @@ class Points(NamedTuple):
     method: str
     points: list[Point]
 
-    def lines(self) -> dict[tuple[float | None, int], list[Point]]:
-        """Returns the points by threshold and delay; they differ in how long actions are held."""
-        of = itertools.groupby(self.points, key=lambda point: (point.condition.switch_threshold, point.condition.delay))
-        return {line: [*points] for line, points in of}
+    def lines(self, over: Over = "hold") -> list[list[Point]]:
+        """Returns the points that differ in how long actions are held alone, or in how late they are."""
+        others = lambda point: point.condition._replace(**{over: 0})  # noqa: E731
+        return [[p for p in self.points if others(p) == key] for key in dict.fromkeys(map(others, self.points))]
 
-    def areas(self, over: Literal["hold", "delay"] = "hold") -> dict[Condition, float]:
+    def areas(self, over: Over = "hold") -> dict[Condition, float]:
         """Returns the mean return over holds, or delays, for each setting of the other conditions that has several of them.
 
         It is the area under the return against the hold by the trapezoid rule, divided by the range of holds: the
@@ -75,10 +75,8 @@ class Points(NamedTuple):
 
         Source: FAS (arXiv:2410.08979).
         """
-        others = lambda point: point.condition._replace(**{over: 0})  # noqa: E731
-        lines = {key: [p for p in self.points if others(p) == key] for key in map(others, self.points)}
         found = {}
-        for line in lines.values():
+        for line in self.lines(over):
             line = sorted(line, key=lambda point: getattr(point.condition, over))
             x = [getattr(point.condition, over) for point in line]
             if len(line) > 1:
@@ -105,7 +103,7 @@ class Points(NamedTuple):
         text.append("\nreturn: mean with half the width of its 95% interval over episodes; the other columns are means")
         text.append("change: of the action from step to step; high f: power of its high frequencies (Mysore et al.)")
         text.append("MMACs: a million multiply-adds of the networks that acting needs")
-        for over in OVER:
+        for over in get_args(Over):
             for (threshold, hold, delay), area in self.areas(over).items():
                 of = "" if threshold is None else f", threshold {threshold:g}"
                 other = f"delay {delay}" if over == "hold" else f"hold {hold}"
@@ -201,7 +199,7 @@ def _table(found: Points) -> bytes:
 
 def _picture(found: Points) -> bytes:
     """Draws mean returns with their intervals, as PNG: against holds, else thresholds' decisions, else delays."""
-    lines = [*found.lines().values()]
+    lines = found.lines()
     by_hold, by_delay = max(map(len, lines)) > 1, False
     if not by_hold:  # a line of thresholds for each delay, or one of delays
         of_delay = [[*points] for _, points in itertools.groupby(found.points, key=lambda point: point.condition.delay)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -108,42 +109,74 @@ def test_a_fixed_temperature_stays_that_of_its_method():
     trainer.close()
 
 
-def test_an_update_of_crossq_against_a_recomputation():
-    """One forward of executed and next actions by the critics themselves: values, loss and gradients, in float64."""
-    trainer = built([TASK, "gin/methods/sac.gin", "gin/backbones/crossq.gin"], [*SMALL, *NARROW["crossq"]])
+class Update(NamedTuple):
+    """What an update of SAC computes of 32 transitions, and the networks in float64 as it finds them."""
+
+    batch: Any
+    algorithm: Any
+    critics: Any
+    targets: Any
+    actor: Any  # whose loss has moved its statistics before a' is drawn
+    info: Any
+    gradients: Any  # of the critics
+
+
+def update_with(backbone, apart=0.0):
+    """An update whose two target critics were moved apart by noise."""
+    trainer = built([TASK, "gin/methods/sac.gin", f"gin/backbones/{backbone}.gin"], [*SMALL, *NARROW[backbone]])
     learn_until(trainer, 3)
     agent, algorithm = trainer.agent, trainer.agent.algorithm
     batch = agent.prepare(trainer.replay_buffer.sample(32, 2))
     batch.time_step.step_type[:] = 1
-    critics = copy.deepcopy(algorithm.critics).double()
+    for p in algorithm.target_critics.parameters():
+        p.data = p.data + apart * torch.randn_like(p)
+    critics, targets = (copy.deepcopy(of).double() for of in (algorithm.critics, algorithm.target_critics))
     torch.manual_seed(2)
     with agent.learning():
         info = algorithm.train_step(batch)
-    actor = copy.deepcopy(algorithm.actor).double()  # its loss has moved its statistics before a' is drawn
+    actor = copy.deepcopy(algorithm.actor).double()
     loss = algorithm.calc_loss(batch, info).loss
-    found = torch.autograd.grad(loss.sum(), list(algorithm.critics.parameters()))
+    gradients = torch.autograd.grad(loss.sum(), list(algorithm.critics.parameters()))
     trainer.close()
+    return Update(batch, algorithm, critics, targets, actor, info, gradients)
 
-    def normal(x, norm, n, running=False):
-        mean, variance = (norm.mean[n, 0], norm.variance[n, 0]) if running else (x.mean(0), x.var(0, unbiased=False))
-        return (x - mean) / (variance + 1e-3).sqrt() * norm.scale[n, 0] + norm.bias[n, 0]
+
+def normal(x, norm, n, running=False):
+    mean, variance = (norm.mean[n, 0], norm.variance[n, 0]) if running else (x.mean(0), x.var(0, unbiased=False))
+    return (x - mean) / (variance + norm.epsilon).sqrt() * norm.scale[n, 0] + norm.bias[n, 0]
+
+
+def linear(x, layer, n):
+    return x @ layer.weight[n] + (0.0 if layer.bias is None else layer.bias[n, 0])
+
+
+def pairs_and_entropy(of, network, log_std_of, frames):
+    """Executed pairs before those of the next action, `[64, K]`, and log pi of the latter. The actor's own sample comes first."""
+    observation, step = of.batch.time_step.observation.double(), of.batch.time_step
+    torch.manual_seed(2)
+    torch.randn(frames, 32, 1)
+    out = network(observation[1], of.actor.hidden, of.actor.head, 0, running=True)
+    mean, log_std = out[:, :1], log_std_of(out[:, 1:])
+    noise = torch.randn(1, 32, 1)[0].double()
+    action = torch.tanh(mean + log_std.exp() * noise)
+    log_pi = (torch.distributions.Normal(0.0, 1.0).log_prob(noise) - log_std - torch.log(1 - action**2 + 1e-12)).sum(-1)
+    executed, following = (torch.cat(of, -1) for of in ((observation[0], step.prev_action[1].double()), (observation[1], action)))
+    return torch.cat([executed, following]), log_pi
+
+
+def test_an_update_of_crossq_against_a_recomputation():
+    """One forward of executed and next actions by the critics themselves: values, loss and gradients, in float64."""
+    batch, algorithm, critics, _, actor, info, found = of = update_with("crossq")
 
     def network(x, body, last, n, running=False):
         layers = list(body.layers)
         x = normal(x, layers[0], n, running)
-        for linear, norm in zip(layers[1::3], layers[3::3]):
-            x = normal((x @ linear.weight[n] + linear.bias[n, 0]).clamp(min=0), norm, n, running)
-        return x @ last.weight[n] + last.bias[n, 0]
+        for layer, norm in zip(layers[1::3], layers[3::3]):
+            x = normal(linear(x, layer, n).clamp(min=0), norm, n, running)
+        return linear(x, last, n)
 
-    observation, step = batch.time_step.observation.double(), batch.time_step
-    torch.manual_seed(2)
-    torch.randn(1, 32, 1)  # the actor's own sample, on s alone, comes first
-    out = network(observation[1], actor.hidden, actor.head, 0, running=True)
-    mean, log_std = out[:, :1], out[:, 1:].clamp(algorithm.actor.log_std_min, algorithm.actor.log_std_max)
-    noise = torch.randn(1, 32, 1)[0].double()
-    action = torch.tanh(mean + log_std.exp() * noise)
-    log_pi = (torch.distributions.Normal(0.0, 1.0).log_prob(noise) - log_std - torch.log(1 - action**2 + 1e-12)).sum(-1)
-    both = torch.cat([torch.cat([observation[0], step.prev_action[1].double()], -1), torch.cat([observation[1], action], -1)])
+    step, limits = batch.time_step, (actor.log_std_min, actor.log_std_max)
+    both, log_pi = pairs_and_entropy(of, network, lambda out: out.clamp(*limits), frames=1)  # the actor learns on s alone
     q = torch.stack([network(both, critics.body, critics.last, n).squeeze(-1) for n in range(2)])
     bootstrap = q[:, 32:].amin(0) - algorithm.temperature.alpha().item() * log_pi
     target = (step.reward[1].double() + algorithm.gamma * step.discount[1].double() * bootstrap).detach()
@@ -157,28 +190,7 @@ def test_an_update_of_crossq_against_a_recomputation():
 
 def test_an_update_of_flash_against_a_recomputation():
     """Two joint forwards, the distribution of the target critic with the lower mean, projected, and cross-entropy, in float64."""
-    trainer = built([TASK, "gin/methods/sac.gin", "gin/backbones/flash.gin"], [*SMALL, *NARROW["flash"]])
-    learn_until(trainer, 3)
-    agent, algorithm = trainer.agent, trainer.agent.algorithm
-    batch = agent.prepare(trainer.replay_buffer.sample(32, 2))
-    batch.time_step.step_type[:] = 1
-    for p in algorithm.target_critics.parameters():  # two critics that differ
-        p.data = p.data + 0.1 * torch.randn_like(p)
-    critics, targets = (copy.deepcopy(of).double() for of in (algorithm.critics, algorithm.target_critics))
-    torch.manual_seed(2)
-    with agent.learning():
-        info = algorithm.train_step(batch)
-    actor = copy.deepcopy(algorithm.actor).double()  # its loss has moved its statistics before a' is drawn
-    loss = algorithm.calc_loss(batch, info).loss
-    found = torch.autograd.grad(loss.sum(), list(algorithm.critics.parameters()))
-    trainer.close()
-
-    def linear(x, layer, n):
-        return x @ layer.weight[n] + (0.0 if layer.bias is None else layer.bias[n, 0])
-
-    def normal(x, norm, n, running):
-        mean, variance = (norm.mean[n, 0], norm.variance[n, 0]) if running else (x.mean(0), x.var(0, unbiased=False))
-        return (x - mean) / (variance + norm.epsilon).sqrt() * norm.scale[n, 0] + norm.bias[n, 0]
+    batch, algorithm, critics, targets, _, info, found = of = update_with("flash", apart=0.1)
 
     def network(x, body, last, n, running=False):
         x = linear(normal(x, body.norm_input, n, running), body.embed, n)
@@ -188,15 +200,8 @@ def test_an_update_of_flash_against_a_recomputation():
             x = x + normal(linear(hidden, narrow, n), second, n, running).clamp(min=0)
         return linear(x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * body.norm.scale[n, 0], last, n)
 
-    observation, step = batch.time_step.observation.double(), batch.time_step
-    torch.manual_seed(2)
-    torch.randn(2, 32, 1)  # the actor's own sample comes first
-    out = network(observation[1], actor.hidden, actor.head, 0, running=True)
-    mean, log_std = out[:, :1], -10 + 12 * (1 + torch.tanh(out[:, 1:])) / 2
-    noise = torch.randn(1, 32, 1)[0].double()
-    action = torch.tanh(mean + log_std.exp() * noise)
-    log_pi = (torch.distributions.Normal(0.0, 1.0).log_prob(noise) - log_std - torch.log(1 - action**2 + 1e-12)).sum(-1)
-    both = torch.cat([torch.cat([observation[0], step.prev_action[1].double()], -1), torch.cat([observation[1], action], -1)])
+    step = batch.time_step
+    both, log_pi = pairs_and_entropy(of, network, lambda out: -10 + 12 * (1 + torch.tanh(out)) / 2, frames=2)
     online, slow = (
         torch.stack([network(both, of.body, of.last, n) for n in range(2)]).log_softmax(-1) for of in (critics, targets)
     )
