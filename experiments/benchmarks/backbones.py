@@ -33,7 +33,10 @@ BACKBONES: dict[str, tuple[str, list[str], tuple[Any, ...] | None]] = {
         "droq", ["UpdateRatio.updates_per_env_step = 1"],
         ("SAC", "MlpPolicy", {"policy_kwargs": {"dropout_rate": 0.01, "layer_norm": True}, "policy_delay": 20}),
     ),
+    "REDQ, an actor's update every 20": ("redq", ["UpdateRatio.updates_per_env_step = 1"], None),
+    "SimbaV2, 256": ("simbav2", ["critic/SimbaV2Body.width = 256", "actor/SimbaV2Body.width = 256"], None),
     "Flash, small": ("flash_small", [], None),
+    "Flash, batches of 512": ("flash", ["batch_size = 512"], None),
     "XQC, 256": (
         "xqc", ["critic/MlpBody.hidden_layers = (256, 256, 256, 256)", "UpdateRatio.updates_per_env_step = 1"], None,
     ),

@@ -128,8 +128,9 @@ def check(sweep: Sweep, request: RunRequest, new: bool) -> tuple[int, int]:
                 check_buildable(of_trial, here=True)
                 built.add(words)
     steps, interval = loaded.bound("Intervals.num_env_steps"), loaded.bound("Intervals.evaluation_interval", 2_500)
-    if any(d.name in ("num_env_steps", "Intervals.num_env_steps") for d in sweep.dimensions) or not isinstance(steps, int):
-        raise TaacError("all trials must have the same number of environment steps: do not search num_env_steps")
+    fixed = ("num_env_steps", "evaluation_interval")
+    if not isinstance(steps, int) or any(d.name.removeprefix("Intervals.") in fixed for d in sweep.dimensions):
+        raise TaacError(f"all trials must have the same environment steps and evaluations: do not search {' or '.join(fixed)}")
     return steps, interval
 
 

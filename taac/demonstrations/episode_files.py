@@ -12,8 +12,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from taac.environments import spaces
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.machine.memory import available_bytes, readable_bytes
-from taac.runs import durable, files
+from taac.runs import durable
 from taac.specs import TensorSpec
 
 FORMAT = 1
@@ -181,7 +179,7 @@ class EpisodeWriter:
         }
         text = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
         packed = io.BytesIO()
-        np.savez_compressed(packed, allow_pickle=False, meta=text, **arrays)
+        np.savez_compressed(packed, meta=text, **arrays)
         durable.write(self.path, packed.getvalue())
 
 
@@ -201,18 +199,19 @@ def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
             f"a Minari dataset as '{MINARI}ID'"
         )
     try:
-        with open(source, "rb") as file, zipfile.ZipFile(file) as held:
-            meta = json.loads(read_array(held, "meta", files.MAX_JSON_BYTES).tobytes().decode())
+        with open(source, "rb") as file, np.load(file, allow_pickle=False) as held:
+            most = min(MAX_BYTES, available_bytes(torch.device("cpu")))
+            total = sum(info.file_size for info in held.zip.infolist())
+            if total > most:
+                raise ValueError(f"its arrays have {total} bytes, expected at most {most}")
+            meta = json.loads(held["meta"].tobytes().decode())
             version = int(meta["format"])
             if version > FORMAT:
                 raise TaacError(
                     f"the demonstrations '{source}' have format {version}; this version of taac reads up to format {FORMAT}"
                 )
             _check_spaces(source, meta, environment)
-            names = [path for path, _ in nest.flatten_with_path(_frame_specs(environment))]
-            most = min(MAX_BYTES, available_bytes(torch.device("cpu")))
-            check_members(held, ["meta", *names], most)
-            arrays = {name: read_array(held, name, most) for name in names}
+            arrays = {path: held[path] for path, _ in nest.flatten_with_path(_frame_specs(environment))}
     except TaacError:
         raise
     except Exception as error:
@@ -223,40 +222,6 @@ def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
     starts = frames.is_first().nonzero().flatten().tolist()
     ends = [*starts[1:], len(frames.step_type)]
     return [nest.index(frames, slice(start, end)) for start, end in zip([0, *starts[1:]], ends)]
-
-
-def check_members(held: zipfile.ZipFile, names: list[str], most: int) -> None:
-    """Requires arrays of these names, at most `most` bytes uncompressed in all, without reading them. Raises ValueError."""
-    found, expected = sorted(info.filename for info in held.infolist()), sorted(f"{name}.npy" for name in names)
-    if found != expected:
-        raise ValueError(f"expected the arrays {', '.join(expected)}; got {found!r:.500}")
-    if any(info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in held.infolist()):
-        raise ValueError("its arrays are compressed in a way that NumPy does not use; expected none or deflate")
-    total = sum(info.file_size for info in held.infolist())
-    if total > most:
-        raise ValueError(f"its arrays have {total} bytes, expected at most {most}")
-
-
-def read_array(held: zipfile.ZipFile, name: str, most: int) -> np.ndarray:
-    """Reads an array of booleans or numbers. Checks its size before it decompresses or allocates anything."""
-    info = held.getinfo(f"{name}.npy")
-    if info.file_size > most:
-        raise ValueError(f"array '{name}' has {info.file_size} bytes, expected at most {most}")
-    with held.open(info) as file:
-        version = np.lib.format.read_magic(file)
-        if version != (1, 0):
-            raise ValueError(f"array '{name}' has version {version} of NumPy's format, expected (1, 0)")
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-        if dtype.kind not in "biuf":
-            raise ValueError(f"array '{name}' holds {dtype}, expected numbers; an array of objects would be a pickle")
-        size = math.prod(shape) * dtype.itemsize + file.tell()
-        if min(shape, default=0) < 0 or size != info.file_size:
-            raise ValueError(f"array '{name}' of shape {shape!r:.100} would have {size} bytes, but has {info.file_size}")
-        file.seek(0)
-        array = np.lib.format.read_array(file, allow_pickle=False)
-    if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
-        raise ValueError(f"array '{name}' holds bytes that are no booleans")
-    return array
 
 
 def _frame_specs(environment: VectorEnvironment) -> TimeStep:

@@ -199,7 +199,10 @@ def _outside(space: gymnasium.Space, observation: Any, path: str = "") -> tuple[
 
 
 def _check_reward(reward: Any, vector: bool, where: str) -> None:
-    array = np.asarray(reward)
+    try:
+        array = np.asarray(reward)
+    except ValueError:  # parts of several shapes
+        array = np.asarray(None)
     if not np.issubdtype(array.dtype, np.number) and array.dtype != bool:
         raise _Fault(f"the reward {where} is not a number: {reward!r}", "return a float")
     if array.ndim and not vector:

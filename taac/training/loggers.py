@@ -72,8 +72,10 @@ class Loggers:
             name = f"{about.get('method')}/{about.get('environment')}/seed_{about.get('seed')}"
             values = {name: (value_of(text), text) for name, text in layout.read_bindings(folder).items()}
             settings = {name: value if isinstance(value, (int, float, str)) else text for name, (value, text) in values.items()}
-            ids[logger.name] = found = logger.begin(LoggedRun(folder, name, about, settings, env_steps, ids.get(logger.name)))
-            if not _is_id(found):
+            found = logger.begin(LoggedRun(folder, name, about, settings, env_steps, ids.pop(logger.name, None)))
+            if _is_id(found):
+                ids[logger.name] = found
+            else:
                 warn_user(
                     f"warning: {logger.name} gave the run the id {found!r:.200}, which is not kept for when it is resumed: "
                     "expected 1 to 64 letters, digits, _ and -"

@@ -107,14 +107,17 @@ def test_the_interval_of_the_hypervolume_is_that_of_the_differences_between_meth
     assert volume["high"] - volume["estimate"] == pytest.approx(3.182 * error, rel=0.02)  # Student's t of 3 degrees
 
 
-@pytest.mark.parametrize("first, share", [(0, 0.0), (1, 0.4)])
+@pytest.mark.parametrize("first, share", [(0, 0.0), (1, 0.4), (None, 0.4)])
 def test_runs_of_equal_seeds_are_resampled_together(tmp_path, first, share):
     """`dense` costs more and returns 1 less than `sparse` with each seed, whose start states are worth -300 to 300."""
     for method, (less, repeated) in {"sparse": (0, 0.5), "dense": (1, 0.0)}.items():
         for seed in range(4):
-            number = seed + (first if method == "dense" else 0)
+            number = seed + (first or 0 if method == "dense" else 0)
             returns = np.full(len(STEPS), [-300, 100, 300, -100][seed] - less)
-            make_run(tmp_path / method / f"seed_{number}", method, "Own-v0", number, returns, repeated=repeated)
+            folder = make_run(tmp_path / method / str(seed), method, "Own-v0", number, returns, repeated=repeated)
+            if first is None:  # unknown seeds
+                for name, said in (("run.json", f'"seed": {number}'), ("config.gin", f"create_experiment.seed = {number}")):
+                    (folder / name).write_text((folder / name).read_text().replace(said, said.replace(str(number), "null")))
     front = next(front for front in make_report(tmp_path, Options(last=1))["fronts"] if front["cost"] == "decisions")
     shares = {m["method"]: m["share"] for m in front["methods"]}
     assert shares["sparse"] == 1.0 and shares["dense"] == pytest.approx(share, abs=0.2 * (share > 0))

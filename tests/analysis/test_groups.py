@@ -64,7 +64,8 @@ def test_a_label_says_what_differs(tmp_path, settings, expected):
     "text",
     [
         "create_experiment.method = 'x'\n",
-        "create_experiment.evaluation_video = True\nWandb.project = 'x'\n",
+        "create_experiment.evaluation_video = True\nReporter.loggers = @Wandb()\nWandb.project = 'x'\n",
+        "Reporter.loggers = (@Wandb(), @my/Mlflow())\nmy/Mlflow.uri = 'x'\nWandb.project = 'x'\n",
         "checkpoint_interval = 7\nIntervals.checkpoint_interval = %checkpoint_interval\n",
         "Saving.save_best = False\nSaving.keep_checkpoints = 1\n",
     ],

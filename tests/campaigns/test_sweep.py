@@ -400,6 +400,13 @@ def test_a_sweep_of_real_runs_finds_settings_that_train_again(tmp_path):
     assert run_records.tuning(record).startswith("taac sweep: 1 trials x 1 seeds x 120 steps, 120 steps in all, mean of final")
 
 
+@pytest.mark.parametrize("name", ["num_env_steps", "Intervals.num_env_steps", "evaluation_interval"])
+def test_what_makes_trials_incomparable_is_not_searched(name):
+    asked = RunRequest(POINT, "sac", (), tuple(SMALL), (), None)
+    with pytest.raises(TaacError, match="do not search num_env_steps or evaluation_interval"):
+        command.check(Sweep((f"{name}=100|200",)), asked, new=False)
+
+
 def test_a_sweep_whose_gin_file_has_changed_is_refused(tmp_path):
     mine = tmp_path / "mine.gin"
     mine.write_text("gamma = 0.9\n")

@@ -130,6 +130,7 @@ TWO, BOX = spaces.Discrete(2), UNIT
         ({"reset": lambda self: None}, "reset failed: TypeError", "seed=None"),
         ({"reward": np.array([1.0, 2.0])}, r"the reward at step 1 of episode 1 has shape \(2,\)", "reward_space"),
         ({"reward": "much"}, "is not a number: 'much'", "return a float"),
+        ({"reward": [1.0, [2.0]]}, r"is not a number: \[1.0, \[2.0\]\]", "return a float"),
         ({"reward": float("nan")}, "the reward at step 1 of episode 1 is nan", "clip it in a wrapper"),
         ({"step": no_bool}, "'terminated' at step 1 of episode 1 is 0", "return a bool"),
         ({"step": lambda self, a: Sound.step(self, a)[:4]}, "step 1 of episode 1 failed: ValueError", r"\(observation, reward,"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import types
+import uuid
 from pathlib import Path
 from typing import ClassVar
 
@@ -120,11 +121,14 @@ def test_a_missing_package_is_named_with_its_command(monkeypatch):
         loggers.Wandb()
 
 
-def test_an_id_that_would_not_be_read_again_is_said(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Notes, "begin", lambda self, about: "project/run.1")
-    loggers.Loggers(Notes()).begin(make_run(tmp_path / "run"), 0)
+@pytest.mark.parametrize("given", ["project/run.1", uuid.UUID(int=7)])
+def test_an_id_that_would_not_be_read_again_is_said(tmp_path, monkeypatch, capsys, given):
+    monkeypatch.setattr(Notes, "begin", lambda self, about: given)
+    active = loggers.Loggers(Notes())
+    active.begin(make_run(tmp_path / "run"), 0)
     told = capsys.readouterr().err
-    assert "notes gave the run the id 'project/run.1', which is not kept for when it is resumed: expected 1 to 64" in told
+    assert f"notes gave the run the id {given!r}, which is not kept for when it is resumed: expected 1 to 64" in told
+    assert "is left out" not in told
 
 
 def test_ids_of_a_strangers_folder_are_ids_or_nothing(tmp_path):

@@ -33,8 +33,6 @@ _NO_MATTER = (
     "checkpoint_interval", "Intervals.checkpoint_interval", "Saving.keep_checkpoints", "Saving.save_best",
     "Evaluator.initial_evaluation", "Reporter.loggers",
 )  # fmt: skip
-_LOGGERS = ("Wandb",)
-
 
 class Record(NamedTuple):
     """One run, as described by its folder."""
@@ -151,6 +149,7 @@ def read(folder: Path, root: Path) -> Record:
         budget = about.get("env_steps")
     notes += [*summaries.notes, *history.describe(about)]
     seed = about.get("seed", _value(settings, "create_experiment.seed"))
+    loggers = re.findall(r"@([\w./]+)", settings.get("Reporter.loggers", ""))
     return Record(
         folder=_well_formed(folder.relative_to(root).as_posix()),
         method=method,
@@ -166,7 +165,7 @@ def read(folder: Path, root: Path) -> Record:
         settings={
             name: value
             for name, value in settings.items()
-            if name not in _NO_MATTER and name.rpartition(".")[0].rpartition("/")[2] not in _LOGGERS
+            if name not in _NO_MATTER and name.rpartition(".")[0] not in loggers
         },
         evaluations=evaluations,
         scalars=summaries.scalars,

@@ -53,14 +53,15 @@ def fronts(scores: AllScores, tasks: Sequence[dict[str, Any]]) -> list[dict[str,
     means = {(task["task"], m["method"]): m for task in tasks for m in task["methods"]}
     for task, methods in scores.items():
         for cost in COSTS:
-            known, seeds = {}, set()
+            known, seeds = {}, set[tuple[int | None, ...]]()
             for method, of in methods.items():
                 whole = np.isfinite(of.final)
                 if whole.any() and np.isfinite(of.repetition[cost][whole]).all():
                     known[method] = np.stack([of.repetition[cost][whole], of.final[whole]])
                     seeds.add(tuple(r.seed for r, w in zip(of.records, whole.tolist()) if w))
             if len(known) > 1 and len({points[0].mean() for points in known.values()}) > 1:
-                volume, methods_told = _front(list(known), list(known.values()), len(seeds) == 1)
+                same_seeds = len(seeds) == 1 and not any(None in of for of in seeds)
+                volume, methods_told = _front(list(known), list(known.values()), same_seeds)
                 for row in methods_told:
                     m = means[task, row["method"]]
                     row |= {"runs": m["final"]["runs"], "x": m["repetition"][cost]["mean"], "y": m["final"]["mean"]}

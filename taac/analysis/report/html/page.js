@@ -93,7 +93,7 @@ function repetition() {
     const tables = Object.entries(ACTING).flatMap(([block, caption]) => {
       const names = [...new Set(task.methods.flatMap((m) => Object.keys(m[block])))];
       const rows = task.methods.map((m) => [methodHead(m.method), ...names.map((n) => valueCell(m[block][n]?.mean))]);
-      const head = ["method", ...names.map((name) => name.replaceAll("_", " "))];
+      const head = ["method", ...names.map((name) => (block === "info" ? name.replace("info/", "") : name.replaceAll("_", " ")))];
       return names.length ? [table(caption, head, rows, { class: `stacked ${block}`, "data-task": task.task })] : [];
     });
     return [el("h3", {}, task.task), ...tables];
