@@ -19,7 +19,7 @@ TASK_MACROS: dict[str, str] = {
     "segment_length": "frames a segment, for methods that learn from several steps",
     "action_repeat": "SAC-Nrep's N, SAC-Krep's and TLA's K, TaCoS's D, TempoRL's longest skip: segment_length - 1 in task files",
     "learning_rate": "Adam's, of every parameter of the method",
-    "hidden_layers": "widths of actor and critics",
+    "hidden_layers": "widths of actor and critics; a backbone may have its own",
     "log_std_min": "lower bound of the policy's log standard deviation",
     "gamma": "discount of a step",
     "target_tau": "fraction by which targets move",

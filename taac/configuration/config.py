@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from taac.configuration.gin_state import enclosing_scopes, short
 from taac.errors import TaacError, nearest
 
 BACKBONE = ("CriticEnsemble.body", "CriticEnsemble.returns")  # what critics of another class leave unused
+_WIDTHS = "hidden_layers"
 _CLIP = "reward_clip"  # the macro, and the parameter of `create_agent`
 
 
@@ -27,8 +29,11 @@ class Config:
         self.imports = frozenset(imports)
         self.bindings: dict[tuple[str, str, str], Binding] = {}
         self._replaced: set[tuple[str, str]] = set()  # scope and selector of references in replaced bindings
+        self._outdone: list[str] = []  # backbones of which another one took the place
         for b in bindings:
             if b.key in self.bindings:
+                if b.parameter in BACKBONE and b.value != self.bindings[b.key].value:
+                    self._outdone.append(f"{self.bindings[b.key]} has no effect: {b} replaces it")
                 references = gin_state.references(self.bindings[b.key].value)
                 self._replaced |= {("/".join(r.scopes), r.configurable.selector) for r in references if r.scopes}
             self.bindings[b.key] = b
@@ -67,10 +72,8 @@ class Config:
                 if b.parameter in BACKBONE and all(selector != b.selector for _, selector in used):
                     raise TaacError(f"{b}: has no effect, because other critics are bound: remove either")
                 continue  # a number may have replaced a schedule, whose settings are then unused
-            if not any(
-                selector == b.selector and b.name in found and (not b.scope or f"{scope}/".startswith(f"{b.scope}/"))
-                for (scope, selector), found in used.items()
-            ):
+            scopes = [scope for (scope, selector), found in used.items() if selector == b.selector and b.name in found]
+            if not any(b.scope in enclosing_scopes(scope) for scope in scopes):
                 named = (r.configurable.selector for other in self.bindings.values() for r in gin_state.references(other.value))
                 if not isinstance(gin_state.wrapped(b.selector), type) and b.selector in named:  # handed over, such as a hook
                     raise TaacError(
@@ -82,6 +85,15 @@ class Config:
                 if name in built and b.scope:
                     why = f": no {name} is built in this scope, or what builds it gives it {b.name} itself"
                 raise TaacError(f"{b}: nothing in this experiment uses this binding{why}; in use are: {', '.join(built)}")
+            counting = [self._counting(scope, b.selector, b.name) for scope in scopes]
+            if b.where.startswith("--") and b not in counting:  # files may bind what later ones replace
+                instead = ", ".join(dict.fromkeys(f"{c.parameter} ({c.where})" for c in counting if c))
+                raise TaacError(f"{b} has no effect, because each {short(b.selector)} has a setting of its own: {instead}")
+
+    def _counting(self, scope: str, selector: str, name: str) -> Binding | None:
+        """Returns the binding of a parameter that counts in a scope."""
+        keys = ((s, selector, name) for s in enclosing_scopes(scope))
+        return next((self.bindings[key] for key in keys if key in self.bindings), None)
 
     def without_effect(self) -> list[str]:
         """Returns the settings that change nothing here: those of flags for task macros that this method does not use, and a clip
@@ -90,12 +102,36 @@ class Config:
         used = gin_state.used_macros()
         idle = [b for b in self.bindings.values() if b.is_macro and b.where.startswith("--") and b.scope not in used]
         told = [f"{b} has no effect: this method does not use {b.scope}" for b in idle]
+        told += [*self._outdone, *self._without_widths()]
         if self.bound("create_agent.normalize_rewards", False) or self.bound("create_agent.reward_clip") is None:
             return told
         clips = [b for b in self.bindings.values() if (b.scope if b.is_macro else b.name) == _CLIP]
         # Skips macros from files: they may stay bound where nothing is normalised.
         asked = [b for b in clips if b.where.startswith("--") or not (b.is_macro or isinstance(b.value, gin_state.Reference))]
         return told + [f"{b} has no effect: it clips normalised rewards, and normalize_rewards is False" for b in asked]
+
+    def _without_widths(self) -> list[str]:
+        """Returns which networks the widths of a flag do not reach, and what decides theirs."""
+        flags = [b for b in self.bindings.values() if _WIDTHS in (b.scope, b.name) and b.where.startswith("--")]
+        told = []
+        for (scope, selector), found in gin_state.used().items() if flags else ():
+            if "body" not in found:
+                continue
+            network, name, given = short(selector), _WIDTHS, self._counting(scope, selector, _WIDTHS)
+            counts = given
+            if (body := found["body"]) is not None:
+                scope, selector = "/".join(body.scopes), body.configurable.selector
+                known = inspect.signature(gin_state.wrapped(selector)).parameters
+                name = next((p for p in (_WIDTHS, "width") if p in known), "")
+                counts = self._counting(scope, selector, name)
+            through = {gin_state.macro_of(r) for r in gin_state.references(counts.value)} if counts else set()
+            setting = f"{scope}/{short(selector)}.{name}".lstrip("/")
+            told += [
+                f"{b} has no effect on {network}; --set {setting} has" + (f" ({counts})" if counts else "")
+                for b in flags
+                if (b.is_macro and _WIDTHS not in through) or (b is given and b is not counts)
+            ]
+        return list(dict.fromkeys(told))
 
     def differences(self, operative: Config, ignored: Collection[str] = ()) -> list[str]:
         """Returns how an operative configuration, written by a run and read back, differs from this one. Builds neither.

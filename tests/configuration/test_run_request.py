@@ -254,6 +254,47 @@ def test_settings_of_macros_that_a_method_does_not_use_are_told():
     assert [loaded.task_macros()[name] for name in ("beta_min_prob", "gamma", "hidden_layers")] == [None, 0.9, (8,)]
 
 
+def built_with(method, *settings):
+    loaded = RunRequest("Pendulum-v1", method, settings=(*settings, "num_env_steps=3000", "replay_length=99")).load()
+    configuration.build(experiment.create_experiment).close()
+    loaded.check_used()
+    return loaded.without_effect()
+
+
+WIDTHS = "--set: {} = (8,) has no effect on {}; --set {} has (gin/backbones/{}: {} = {})"
+
+
+@pytest.mark.parametrize(
+    "method, setting, told",
+    [
+        ("taac+flash_small", "hidden_layers", [
+            ("CriticEnsemble", "critic/FlashBody.width", "flash.gin:8", 256),
+            ("ActorNetwork", "actor/FlashBody.width", "flash.gin:13", 128),
+        ]),
+        ("sac+tqc", "hidden_layers", [("CriticEnsemble", "CriticEnsemble.hidden_layers", "tqc.gin:8", (512, 512, 512))]),
+        ("sac+xqc", "CriticEnsemble.hidden_layers",
+         [("CriticEnsemble", "critic/MlpBody.hidden_layers", "xqc.gin:5", (512, 512, 512, 512))]),
+        ("sac+layer_norm", "hidden_layers", []), ("sac+xqc", "critic/MlpBody.hidden_layers", []),
+        ("sac+tqc", "CriticEnsemble.hidden_layers", []),
+    ],
+)  # fmt: skip
+def test_widths_that_do_not_reach_a_network_are_told(method, setting, told):
+    expected = [WIDTHS.format(setting, network, own, where, own, width) for network, own, where, width in told]
+    assert sorted(built_with(method, f"{setting}=8,")) == sorted(expected)
+
+
+def test_a_setting_that_every_scope_replaces_is_refused():
+    instead = "critic/FlashBody.width (gin/backbones/flash.gin:8), actor/FlashBody.width (gin/backbones/flash.gin:13)"
+    with pytest.raises(TaacError, match=re.escape(f"each FlashBody has a setting of its own: {instead}")):
+        built_with("sac+flash_small", "FlashBody.width=32")
+    assert built_with("sac+flash_small", "BatchNorm.epsilon=1e-4", "critic/FlashBody.width=32") == []
+
+
+def test_a_backbone_that_another_one_replaces_is_told():
+    (told,) = built_with("sac+crossq+flash_small")
+    assert re.search(r"crossq.gin:5: CriticEnsemble.body = .*critic/MlpBody has no effect: .*flash.gin:7: .* replaces it", told)
+
+
 @pytest.mark.parametrize(
     "task, given, told",
     [
