@@ -83,8 +83,10 @@ class RunFolder:
                 return "shorter"
             if change:
                 return "other"
+            lost = self.read_run().get("status") == "failed" and not self.has_checkpoints()
+            why = " (that run failed before its first checkpoint: delete the folder to begin again)" if lost else ""
             raise TaacError(
-                f"--root_dir {self.path} holds a run with another configuration; nothing was changed. Give another folder, "
+                f"--root_dir {self.path} holds a run with another configuration; nothing was changed. Give another folder{why}, "
                 "or the configuration of that run. The difference:\n  " + "\n  ".join(_difference(held, config))
             )
         try:

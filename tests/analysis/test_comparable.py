@@ -35,6 +35,8 @@ WRAPPED = "create_environment.wrappers = (@MyWrapper,)\n"
         ({"versions": {**VERSIONS, "tensorboard": "1.0"}}, None),
         ({"versions": {"taac": "0.1.0"}}, None),
         ({"task": "Ant-v5", "budget": 77, "updates_per_iteration": 9}, None),
+        ({"budget": 77, "status": "failed", "steps": ()}, None),  # before its first evaluation
+        ({"budget": 77, "status": "failed"}, "budget on Hopper-v5, environment steps: 1000 in 3 run(s), but odd has 77"),
     ],
 )
 def test_what_differs_is_named(tmp_path, other, what):

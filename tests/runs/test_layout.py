@@ -103,6 +103,18 @@ def test_a_run_json_that_is_none_is_refused_and_not_finished(tmp_path, text):
     assert RunFolder(tmp_path).open("a configuration") == "unfinished"  # the checkpoint restores it
 
 
+@pytest.mark.parametrize("status, saved, told", [("failed", False, True), ("failed", True, False), ("running", False, False)])
+def test_a_run_that_failed_at_once_and_is_in_the_way_may_be_deleted(tmp_path, status, saved, told):
+    folder = RunFolder(tmp_path / "run")
+    folder.begin("a = 1\n", {"method": "sac"})
+    folder.update_run(status=status)
+    if saved:
+        folder.checkpoints.save(5, {})
+    with pytest.raises(TaacError, match="another configuration") as refused:
+        folder.open("a = 2\n")
+    assert ("failed before its first checkpoint: delete the folder" in str(refused.value)) == told
+
+
 def test_versions_that_a_run_was_resumed_with_and_nothing_else_are_told():
     begun = {"torch": "1", "mujoco": None}
     entries = [

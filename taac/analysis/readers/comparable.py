@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-from taac.analysis.readers.run_records import Record, value_of
+from taac.analysis.readers.run_records import NO_EVALUATION, Record, value_of
 from taac.errors import TaacError
 
 # Packages that do not affect results.
@@ -33,8 +33,9 @@ def mixtures(records: Sequence[Record]) -> list[str]:
     settings of evaluations and of the environment, those of its wrappers and its class included (`reaching_environment`). The
     runs of a method on a task must have the same settings except for the seed (`groups.labelled` tells others apart), and
     every seed only once. A setting that is None or False is as one that a run does not have: those of earlier versions lack
-    what came later.
+    what came later. A run that failed before its first evaluation is compared with nothing.
     """
+    records = [r for r in records if not (r.status == "failed" and NO_EVALUATION in r.problems)]
     found = []
     for package in sorted({p for r in records for p in r.versions} - set(_NO_MATTER)):
         found += _differing(records, f"version of {package}", lambda r, p=package: r.versions.get(p))  # type: ignore[misc]
