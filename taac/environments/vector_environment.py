@@ -225,6 +225,10 @@ class VectorEnvironment:
         self.arrays = TimeStep(*leaves)
         return nest.map_structure(torch.from_numpy, self.arrays)
 
+    def seeded(self, index: int) -> tuple[int | None, int]:
+        """Returns an environment's seed, and which episode since then is the current one, from 1."""
+        return None if self._seed is None else self._seed + index, int(self.episodes[index]) + 1
+
     def restart(self, failure: EnvironmentFailed) -> None:
         """Recreates all environments after one has failed. Call `reset` next.
 
@@ -269,7 +273,7 @@ class VectorEnvironment:
             failure = self._env.find_failure(error) if in_workers else None
             if failure is not None:
                 index, cause = failure
-                seed = None if self._seed is None else self._seed + index
+                seed, _ = self.seeded(index)
                 message = f"environment '{self.name}' (number {index} of {self.num_envs}, seed {seed}) {where}{cause}"
                 if action is not None:
                     last = nest.map_structure(lambda a: a[index].tolist(), action)
@@ -357,9 +361,11 @@ class StepChecks:
         note = " (too large for float32)" if np.isfinite(values[index]).all() else ""
         if what == "a reward" and np.isnan(values[index]).any():
             note = " (or None)"  # of which numpy makes NaN
+        seed, episode = self._env.seeded(index)
         message = (
-            f"environment '{self._env.name}' (number {index} of {self._num_envs}) returned {what} that is not finite at step "
-            f"{step} after reset: {values[index]}{note}; the action before it, in [-1, 1], was {last_action}. "
+            f"environment '{self._env.name}' (number {index} of {self._num_envs}, seed {seed}, episode {episode} since it was "
+            f"seeded) returned {what} that is not finite at step {step} after the {'first ' if episode > 1 else ''}reset: "
+            f"{values[index]}{note}; the action before it, in [-1, 1], was {last_action}. "
         )
         evidence = {
             "given": torch.as_tensor(np.array(values)),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from taac.data_structures import StepType
 from taac.environments.create import create_environment
@@ -30,9 +30,9 @@ def test_numbers_that_are_not_finite_are_refused_with_environment_and_step(where
         environment.step(actions[2])
     message = str(error.value)
     for part in (
-        "(number 2 of 4)",
+        "(number 2 of 4, seed 22, episode 1 since it was seeded)",
         f"returned {name} that is not finite",
-        "at step 3 after reset",
+        "at step 3 after the reset",
         shown,
         "[0.75]",
         "Faulty",
@@ -45,7 +45,7 @@ def test_the_environment_at_fault_is_named_as_it_is_called_now():
     environment = create_environment(env_id("Faulty"), env_kwargs={"seed": 20})
     environment.name += " (evaluation)"
     environment.reset(20)
-    with pytest.raises(TaacError, match=r"Faulty-v0 \(evaluation\)' \(number 0 of 1\) returned a reward that is not finite"):
+    with pytest.raises(TaacError, match=r"Faulty-v0 \(evaluation\)' \(number 0 of 1, seed 20, .*\) returned a reward that is not finite"):
         environment.step(torch.zeros(1, 1))
 
 
@@ -65,8 +65,28 @@ def test_steps_are_counted_from_the_last_reset():
         environment.step(torch.zeros(1, 1))
     environment.reset(1)
     environment.step(torch.zeros(1, 1))
-    with pytest.raises(TaacError, match="at step 2 after reset"):
+    with pytest.raises(TaacError, match="at step 2 after the reset"):
         environment.step(torch.zeros(1, 1))
+
+
+def test_of_a_later_episode_its_number_is_told():
+    """Of two steps, of which the first one ends its episode: the third call of `step` begins the next one."""
+
+    class Ends(Probe):
+        reward = 0.0
+
+        def reset(self, **more):
+            self.reward += 1.0
+            return super().reset(**more)
+
+        def step(self, action):
+            return np.zeros(1, np.float32), self.reward if self.reward < 3 else np.nan, True, False, {}
+
+    environment = VectorEnvironment(SyncVectorEnv([Ends], autoreset_mode=AutoresetMode.NEXT_STEP), "ends")
+    environment.reset(7)
+    with pytest.raises(TaacError, match=r"seed 7, episode 3 since it was seeded\) .* at step 5 after the first reset: nan"):
+        for _ in range(5):
+            environment.step(torch.zeros(1, 1))
 
 
 def test_an_observation_too_large_for_float32_is_refused():
@@ -86,14 +106,14 @@ def test_an_observation_too_large_for_float32_is_refused():
     [
         (1e39, "reward", 1, r"a reward that is not finite at step 1 .*1e\+39 \(too large"),
         (-1e39, "reward", 1, r"a reward that is not finite at step 1 .*-1e\+39 \(too large"),
-        (None, "reward", 1, r"a reward that is not finite at step 1 after reset: nan \(or None\);"),  # of which numpy makes NaN
-        (float("nan"), "observation", 0, "an observation 'parts/1' .* at step 0 after reset"),
+        (None, "reward", 1, r"a reward that is not finite at step 1 after the reset: nan \(or None\);"),  # of which numpy makes NaN
+        (float("nan"), "observation", 0, "an observation 'parts/1' .* at step 0 after the reset"),
     ],
 )
 def test_what_else_is_refused_is_named(value, where, step, message):
     kwargs = {"where": where, "value": value, "seed": 20, "step": step}
     environment = create_environment(env_id("Faulty"), 2, env_kwargs=kwargs)
-    with pytest.raises(TaacError, match=rf"number 1 of 2\) returned {message}"):
+    with pytest.raises(TaacError, match=rf"number 1 of 2, seed 20, episode 1 since it was seeded\) returned {message}"):
         environment.reset(19)
         environment.step(torch.zeros(2, 1))
 
