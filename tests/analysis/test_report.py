@@ -573,6 +573,15 @@ def test_mixed_budgets_are_compared_at_the_smaller(tmp_path):
     assert content["warnings"][0].startswith("not comparable: budget on Hopper-v5")
 
 
+@pytest.mark.parametrize("last, told", [(2, False), (3, True)])
+def test_evaluations_before_the_first_update_are_told(tmp_path, last, told):
+    table = make_run(tmp_path / "a") / "evaluations.csv"
+    make_run(tmp_path / "b", "b")
+    table.write_text(re.sub(r"^([1-8]00),\d+,", r"\1,0,", table.read_text(), flags=re.MULTILINE))  # the first 8 of 10
+    warnings = make_report(tmp_path, Options(last=last))["warnings"]
+    assert ("final returns on Hopper-v5 count evaluations before the first update: a" in warnings) == told
+
+
 def test_fewer_evaluations_than_requested_are_reported(tmp_path):
     make_run(tmp_path / "a", steps=(1000,), returns=(7,))
     comparison = make_report(tmp_path, Options())

