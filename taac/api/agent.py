@@ -186,7 +186,7 @@ class TrainedAgent:
         try:
             pairs = list(zip(nest.flatten(spec), _leaves(spec, whole, given), strict=True))
         except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-            raise TaacError(f"the {what} does not fit {space}: {error!r}") from error
+            raise TaacError(f"the {what} does not fit {space}: got {given!r:.200} ({error!r})") from error
         extra = {leaf.ndim - len(part.shape) for part, leaf in pairs}
         batched = extra == {1}
         shapes = [(num_envs, *part.shape) if batched else part.shape for part, _ in pairs]

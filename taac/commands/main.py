@@ -101,6 +101,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
 def _unknown(flag: str) -> str:
     """Returns the message for an unknown flag: it may be a macro, or a flag of this command that is misspelt."""
     from taac.configuration.binding import TASK_MACROS
+    from taac.configuration.plain_words import of_others
 
     name = flag.replace("-", "_")
     meant = nearest(f"--{name}", [f"--{own}" for own in flags.FLAGS])
@@ -108,7 +109,7 @@ def _unknown(flag: str) -> str:
         return f"there is no flag --{flag}{meant}"
     if name in TASK_MACROS:
         return f"there is no flag --{flag}; settings are given as --set {name}=VALUE"
-    return f"there is no flag --{flag}{meant}; settings are given as --set NAME=VALUE"
+    return f"there is no flag --{flag}{of_others(name) or meant}; settings are given as --set NAME=VALUE"
 
 
 def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:

@@ -34,6 +34,15 @@ TASK_MACROS: dict[str, str] = {
     "checkpoint_interval": "environment steps between checkpoints",
 }
 
+ALGORITHM = "create_agent.algorithm_ctor"
+
+# Names in Stable-Baselines3 and CleanRL that people type first; docs/migration.md has all.
+OF_OTHERS = {
+    "total_timesteps": "num_env_steps", "env_id": "--task", "n_envs": "num_envs", "lr": "learning_rate", "tau": "target_tau",
+    "buffer_size": "replay_length", "learning_starts": "initial_collect_steps", "net_arch": "hidden_layers",
+    "ent_coef": "Temperature.initial_value",
+}  # fmt: skip
+
 # Configurables of `taac compare` and `taac sweep`, not of an experiment.
 OF_COMPARE = ("taac.campaigns.comparison.", "taac.campaigns.launchers.", "taac.campaigns.sweep.")
 

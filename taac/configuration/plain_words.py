@@ -6,11 +6,11 @@ import contextlib
 import inspect
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from taac.configuration import gin_state, values
-from taac.configuration.binding import OF_COMPARE, TASK_MACROS
+from taac.configuration.binding import OF_COMPARE, OF_OTHERS, TASK_MACROS
 from taac.configuration.gin_state import short
 from taac.errors import TaacError, nearest
 
@@ -25,15 +25,16 @@ class Setting(NamedTuple):
         return f"{self.flag} {self.text}" if self.flag == "--set" else self.flag
 
 
-def to_gin(setting: Setting, macros: Collection[str]) -> str:
+def to_gin(setting: Setting, macros: Collection[str], classes: Sequence[str] = ()) -> str:
     """Returns a setting as a line of gin. `macros` are those that the gin files define.
 
-    Its name is a macro, `Constructor.parameter`, or a parameter that only one constructor has.
+    Its name is a macro, `Constructor.parameter`, or a parameter that only one constructor has, or of several the algorithm
+    itself: the first that does of `classes`, the names of the algorithm's class and of those that it inherits from.
     """
     name, equals, value = (part.strip() for part in setting.text.partition("="))
     if not (name and equals and value):
         raise TaacError(f"{setting}: expected NAME=VALUE without spaces, such as --set learning_rate=1e-3")
-    return f"{_full_name(setting, name, macros)} = {value_of(value)}"
+    return f"{_full_name(setting, name, macros, classes)} = {value_of(value)}"
 
 
 def value_of(text: str) -> str:
@@ -62,7 +63,7 @@ def _word(text: str) -> str:
     return repr(text)
 
 
-def _full_name(setting: Setting, name: str, macros: Collection[str]) -> str:
+def _full_name(setting: Setting, name: str, macros: Collection[str], classes: Sequence[str]) -> str:
     if not re.fullmatch(r"(\w+/)*\w+(\.\w+)*", name):
         raise TaacError(f"{setting}: '{name}' is no name; expected one such as learning_rate or Learner.epsilon")
     if "." in name or name in macros or name in TASK_MACROS:
@@ -70,14 +71,21 @@ def _full_name(setting: Setting, name: str, macros: Collection[str]) -> str:
     known = owners()
     found = known.get(name, [])
     if not found:
-        similar = nearest(name, [*macros, *TASK_MACROS, *known])
+        similar = of_others(name) or nearest(name, [*macros, *TASK_MACROS, *known])
         raise TaacError(
             f"{setting}: there is no macro and no parameter named '{name}'{similar}; docs/macros.md and `taac check` list names, "
             "docs/migration.md those of other packages"
         )
     if len(found) > 1:
+        if own := next((f"{c}.{name}" for c in classes if f"{c}.{name}" in found), None):
+            return own
         raise TaacError(f"{setting}: several constructors have '{name}'; write one of {', '.join(found)}")
     return found[0]
+
+
+def of_others(name: str) -> str:
+    """Returns what a name of another package is here, to end a message; "" if it is none."""
+    return f"; what other packages call {name} is {OF_OTHERS[name]} here" if name in OF_OTHERS else ""
 
 
 def owners() -> dict[str, list[str]]:

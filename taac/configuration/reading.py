@@ -13,7 +13,7 @@ from typing import Any
 
 import taac
 from taac.configuration import gin_state, plain_words, untrusted, values
-from taac.configuration.binding import OF_COMPARE, TASK_MACROS, Binding
+from taac.configuration.binding import ALGORITHM, OF_COMPARE, TASK_MACROS, Binding
 from taac.configuration.config import Config
 from taac.configuration.plain_words import Setting
 from taac.errors import NotTrusted, TaacError, nearest
@@ -67,7 +67,7 @@ def load(
         bindings += _read_file(name if isinstance(name, ReadFile) else _read(find_file(name)), ())
     for param in gin_params:
         bindings += _parse(param, "--gin_param", None, ())
-    bindings += _read_settings(settings, {b.scope for b in bindings if b.is_macro})
+    bindings += _read_settings(settings, bindings)
     kept = untrusted.only(bindings, OF_COMPARE) if of_compare else bindings
     return _install(_checked(kept, gin_state.imports(), True))
 
@@ -115,11 +115,14 @@ def _install(config: Config) -> Config:
     return config
 
 
-def _read_settings(settings: Sequence[Setting], macros: Collection[str]) -> list[Binding]:
+def _read_settings(settings: Sequence[Setting], given: Sequence[Binding]) -> list[Binding]:
     found: dict[tuple[str, str, str], Setting] = {}
     bindings = []
+    macros = {b.scope for b in given if b.is_macro}
+    algorithm = next((b.value for b in reversed(given) if b.parameter == ALGORITHM), None)
+    classes = [c.__name__ for c in algorithm.configurable.wrapped.__mro__] if isinstance(algorithm, gin_state.Reference) else []
     for setting in settings:
-        parsed = _parse(plain_words.to_gin(setting, macros), setting.flag, None, ())
+        parsed = _parse(plain_words.to_gin(setting, macros, classes), setting.flag, None, ())
         if len(parsed) != 1:
             raise TaacError(f"{setting} must be one setting, NAME=VALUE; give each by itself")
         (binding,) = parsed

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from taac.configuration import reading, shipped
-from taac.configuration.binding import OF_COMPARE, Binding
+from taac.configuration.binding import ALGORITHM, OF_COMPARE, Binding
 from taac.configuration.config import Config
 from taac.configuration.plain_words import Setting
 from taac.errors import TaacError, nearest
 
-ENV_NAME, SEED, ALGORITHM = "create_environment.env_name", "create_experiment.seed", "create_agent.algorithm_ctor"
+ENV_NAME, SEED = "create_environment.env_name", "create_experiment.seed"
 EXAMPLE = "--task Pendulum-v1 --method taac"
 
 

@@ -101,7 +101,14 @@ def check_type(binding: Binding, bindings: Mapping[tuple[str, str, str], Binding
         return
     expected = type_hints(gin_state.wrapped(binding.selector)).get(binding.name)
     known, value = resolve(binding.value, {b.scope: b.value for b in bindings.values() if b.is_macro})
-    wrong = problem(value, expected) if expected is not None and known else None
+    called, lacking = value, []
+    for reference in gin_state.references(binding.value) if known else ():  # gin gives a class what is bound of its parameters
+        called = _with_bound(called, reference.configurable, bindings)
+        needed = [name for name in parameters(reference.configurable.wrapped) if _is_needed(reference.configurable, name)]
+        lacking += [f"{short(reference.configurable.selector)}.{name}" for name in needed[1:]]
+    wrong = problem(called, expected) if expected is not None and known else None
+    if wrong and "too many mandatory" in wrong and lacking:
+        wrong += f"; bind what its caller does not give, {', '.join(lacking)}, or give it a default"
     if wrong is None and isinstance(value, type) and any(getattr(part, "_is_protocol", False) for part in _parts(expected)):
         # a class of a protocol has its methods, too
         wrong = f"{value.__name__} is a class"
@@ -111,8 +118,23 @@ def check_type(binding: Binding, bindings: Mapping[tuple[str, str, str], Binding
         origin = source(binding, bindings)
         given = "" if value is origin.value else f" (which is {value!r})"
         bound_to = "" if origin is binding else f" for {binding.parameter}"
-        meant = _meant(origin.value, value, expected)
+        meant = _meant(origin.value, called, expected)
+        if origin.where == "--set" and meant.endswith(",)"):
+            meant = meant.replace("(", "").replace(")", "")
         raise TaacError(f"{origin}{given} has the wrong type{bound_to}: expected {named}; {wrong}{meant}")
+
+
+def _with_bound(value: Any, configurable: Any, bindings: Mapping[tuple[str, str, str], Binding]) -> Any:
+    """Returns a value in which a class has what is bound of its parameters that have no default, as if by `partial`."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_with_bound(part, configurable, bindings) for part in value)
+    bound = {b.name for b in bindings.values() if b.selector == configurable.selector}
+    needed = dict.fromkeys(name for name in bound if _is_needed(configurable, name))
+    return functools.partial(value, **needed) if needed and value is configurable.wrapper else value
+
+
+def _is_needed(configurable: Any, name: str) -> bool:
+    return default(configurable.wrapped, name) is inspect.Parameter.empty
 
 
 def _meant(given: Any, value: Any, expected: Any) -> str:

@@ -10,6 +10,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -140,6 +141,12 @@ def find_spec(env_name: str) -> EnvSpec:
             "runs that every command can use, put the environment in a module and give 'module:Class'"
         )
     module, _, name = env_name.rpartition(":")
+    if "/" in module or module.startswith(".") or module.endswith(".py"):
+        stem = Path(module).name.removesuffix(".py")
+        raise TaacError(
+            f"environment '{env_name}': '{module}' is no module; name it as an import does: '{stem}:{name}', in the folder that "
+            "holds the file"
+        )
     package = next((p for p in OPTIONAL_PACKAGES if name.startswith(p.prefixes)), None)
     if package is not None and not module and name not in gymnasium.registry:
         module = package.module

@@ -225,7 +225,8 @@ class LocalEncoder(nn.Module):
             raise TaacError(f"LocalEncoder leaves {named} out of a Dict observation with other keys, got {observation_spec}")
         if missing := [key for key in self.privileged if key not in observation_spec]:
             raise TaacError(
-                f"LocalEncoder leaves '{missing[0]}' out of the observation, which has only {', '.join(observation_spec)}"
+                f"LocalEncoder leaves '{missing[0]}' out of the observation, which has only {', '.join(observation_spec)}; bind "
+                "what only critics see to LocalEncoder.privileged"
             )
         self.encoder = encoder_ctor(self._local(observation_spec))
         self.output_size = int(self.encoder.output_size)  # type: ignore[arg-type]

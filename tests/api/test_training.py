@@ -317,7 +317,7 @@ def test_what_is_played_is_what_was_asked_for(trained, monkeypatch):
     [
         ({"on_evaluation": taac.StopWhen}, "on_evaluation must be a function of the trainer"),
         ({"on_iteration": "f"}, "on_iteration must be a function"),
-        ({"total_timesteps": 1}, "no parameter named 'total_timesteps'; docs/macros.md"),
+        ({"total_timesteps": 1}, "what other packages call total_timesteps is num_env_steps here"),
         ({"learning_rat": 1}, r"learning_rat=1: there is no macro and no parameter named 'learning_rat'; did you"),
         ({"method": None}, "method is missing beside environment Pendulum-v1"),
         ({"method": "tac"}, "method tac: there is no method 'tac'; did you mean 'taac'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import gin
+import gymnasium
 import pytest
 
 from taac import configuration, registry
@@ -79,8 +80,8 @@ def test_references_in_plain_words(text, names):
         ("Learner.epsilom=1", ["--set", "did you mean 'epsilon'"]),
         ("environment=1", ["no parameter named 'environment'"]),  # the caller supplies it
         ("batch_size=many", ["--set: batch_size = 'many'", "wrong type for Trainer.batch_size", "; str is none of these"]),
-        ("hidden_layers=256", ["--set: hidden_layers = 256", "a list of one is written (256,)"]),
-        ("reward_signals=@ICM", ["expected Sequence[Callable[..., RewardSignal]]", "a list of one is written (@ICM,)"]),
+        ("hidden_layers=256", ["--set: hidden_layers = 256", "a list of one is written 256,"]),
+        ("reward_signals=@ICM", ["expected Sequence[Callable[..., RewardSignal]]", "a list of one is written @ICM,"]),
         ("explorer=@MyExplorer()", ["--set: there is nothing configurable named 'MyExplorer'; ", "needs @gin.configurable, and"]),
         ("gamma=(1", ["--set", "syntax", "in 'gamma = (1'"]),
     ],
@@ -252,6 +253,38 @@ def test_settings_of_macros_that_a_method_does_not_use_are_told():
     loaded.check_used()
     assert loaded.without_effect() == ["--set: beta_min_prob = 0.1 has no effect: this method does not use beta_min_prob"]
     assert [loaded.task_macros()[name] for name in ("beta_min_prob", "gamma", "hidden_layers")] == [None, 0.9, (8,)]
+
+
+@pytest.mark.parametrize(
+    "method, owner", [("taac", "TaacAlgorithm"), ("taac_l", "TaacAlgorithm"), ("tla", "TlaAlgorithm"), ("sdar", "SdarAlgorithm")]
+)
+def test_of_several_constructors_the_algorithm_is_meant(method, owner):
+    loaded = RunRequest("Pendulum-v1", method, settings=("decision_price=0.1",)).load()
+    assert values(loaded)[f"{owner}.decision_price"] == 0.1
+    assert "several constructors have 'decision_price'" in refused(
+        RunRequest("Pendulum-v1", "sac", settings=("decision_price=0.1",))
+    )
+
+
+@gin.configurable
+class Scaled(gymnasium.Wrapper):
+    def __init__(self, env, factor):
+        super().__init__(env)
+        self.factor = factor
+
+
+def test_what_is_bound_of_a_class_need_not_come_from_its_caller():
+    def load(*params):
+        return RunRequest("Pendulum-v1", "sac", gin_params=("num_env_steps = 2000", *params)).load()
+
+    with pytest.raises(TaacError, match="too many mandatory.*bind what its caller does not give, Scaled.factor, or give it a def"):
+        load("create_environment.wrappers = (@Scaled,)")
+    with pytest.raises(TaacError, match=r"@Scaled \(which is <class.*a list of one is written \(@Scaled,\)"):
+        load("create_environment.wrappers = @Scaled", "Scaled.factor = 0.5")
+    load("create_environment.wrappers = (@Scaled,)", "Scaled.factor = 0.5")
+    trainer = configuration.build(experiment.create_experiment)
+    assert trainer.environment._env.envs[0].get_wrapper_attr("factor") == 0.5
+    trainer.close()
 
 
 def built_with(method, *settings):
