@@ -211,9 +211,10 @@ def parameters(configurable: str) -> frozenset[str] | None:
 
 @functools.cache
 def set_by_name() -> frozenset[str]:
-    """Parameters that `--set` knows without their constructor."""
+    """Parameters that `--set` knows without their constructor: only one has it, or the algorithm."""
     configuration.load([])  # registers all
-    return frozenset(name for name, owners in plain_words.owners().items() if len(owners) == 1)
+    owners = plain_words.owners().items()
+    return frozenset(name for name, of in owners if len(of) == 1 or any(f"Algorithm.{name}" in owner for owner in of))
 
 
 def unknown_bindings(text: str) -> list[str]:

@@ -36,4 +36,5 @@ def caption(figure: Any, text: str, **look: Any) -> None:
     """Writes a text above a figure, in lines as wide as that. matplotlib's own `wrap` reads `$` as a formula when it measures."""
     letters = 16 if look.get("fontsize") == "small" else 11  # an inch
     width = max(20, int(letters * figure.get_figwidth()))
-    figure.suptitle("\n".join(textwrap.fill(line, width) for line in text.split("\n")), **look)
+    # From the left: a legend may stand to the right, by which the figure was widened.
+    figure.suptitle("\n".join(textwrap.fill(line, width) for line in text.split("\n")), x=0.01, ha="left", **look)

@@ -528,6 +528,24 @@ def test_many_pairs_are_folded_up_and_with_a_baseline_those_without_it(chromium,
     assert [is_open for is_open, _ in tab.evaluate(folded)] == [True] * 4  # a table for each task, none folded up
 
 
+@needs_browser
+def test_a_band_of_few_runs_flattens_no_curve(chromium, tmp_path):
+    """Of two runs 10 apart the band is 64 to either side of a mean that rises by 20: the panel ends 10 beyond the runs."""
+    for seed in range(2):
+        make_run(tmp_path / str(seed), seed=seed, returns=np.linspace(0, 20, len(STEPS)) + 10 * seed)
+    write_report(make_report(tmp_path, Options()), tmp_path)
+    tab = browser.Page(chromium).open(tmp_path / "report.html")
+    (line,), (band,) = drawn(tab)["sac"], drawn(tab, kind=".band")["sac"]
+    rises = np.ptp(line[:, 1])
+    top, bottom = tab.evaluate("(r => [r.y.baseVal.value, r.y.baseVal.value + r.height.baseVal.value])"
+                               "(document.querySelector('svg.chart clipPath rect'))")  # fmt: skip
+    # the mean and two runs from 0 to 30, 15 more to either side, and 5% of all that
+    assert (bottom - top) / rises == pytest.approx(60 * 1.1 / 20, rel=0.01) and band[:, 1].min() < top - rises
+    panel = tab.evaluate("document.querySelector('svg.chart clipPath').id")
+    assert tab.evaluate("document.querySelector('svg.chart .band').getAttribute('clip-path')") == f"url(#{panel})"
+    assert troubles(tab) == []
+
+
 # --- For everybody --------------------------------------------------------------------------------
 
 

@@ -65,10 +65,13 @@ function marked(index, first, last, points) {
 
 // An empty picture that is drawn anew when its width or the methods shown change.
 class Plot {
+  static made = 0;
+
   // `shown` returns whether a method is shown.
   constructor(title, shown, attributes) {
     this.title = title;
     this.shown = shown;
+    this.id = `panel-${Plot.made++}`;
     this.svg = svg("svg", { ...attributes, "aria-label": title });
     this.element = el("div", { class: "plot" }, this.svg);
     new ResizeObserver(() => {
@@ -141,7 +144,7 @@ class Chart extends Plot {
     const box = this.clear();
     this.visible = series.filter((of) => this.shown(of.method));
     const runsOf = (of) => (this.withRuns() && of.each?.length > 1 ? of.each : []);
-    const known = this.visible.flatMap((of) => [of.estimate, of.low, of.high, ...runsOf(of)].flat()).filter((y) => y !== null);
+    const known = this.visible.flatMap((of) => [of.estimate, ...runsOf(of)].flat()).filter((y) => y !== null);
     if (!x.length || !known.length) {
       this.tell(series.length ? "no method is shown" : "not known on this axis");
       return this.moveTo(null);
@@ -150,8 +153,10 @@ class Chart extends Plot {
     this.xScale = scale(Math.min(...xs), Math.max(...xs), box.left, box.right);
     this.yScale = range
       ? scale(range[0], range[1], box.bottom, box.top)
-      : padded(Math.min(...known), Math.max(...known), box.bottom, box.top);
+      : padded(...limited(known, this.visible.flatMap((of) => [...of.low, ...of.high])), box.bottom, box.top);
     this.axes(box);
+    const [width, height] = [box.right - box.left, box.bottom - box.top];
+    this.svg.append(svg("clipPath", { id: this.id }, svg("rect", { x: box.left, y: box.top, width, height })));
     if (marker !== null) {
       const at = this.xScale(marker);
       const line = svg("line", { class: "marker", x1: at, x2: at, y1: box.top, y2: box.bottom });
@@ -179,7 +184,7 @@ class Chart extends Plot {
     for (const [first, last] of stretches(of.low, of.high)) {
       const there = this.path(first, last, at(of.high));
       const back = this.path(first, last, at(of.low)).reverse();
-      group.append(svg("path", { class: "band", d: `M${[...there, ...back].map((p) => p.join(" ")).join("L")}Z` }));
+      group.append(svg("path", { class: "band", "clip-path": `url(#${this.id})`, d: `M${[...there, ...back].map((p) => p.join(" ")).join("L")}Z` }));
     }
     for (const [first, last] of stretches(of.estimate)) {
       const line = this.path(first, last, at(of.estimate));
@@ -284,14 +289,7 @@ class Front extends Plot {
     const box = this.clear();
     const visible = this.points.filter((p) => this.shown(p.method));
     if (!visible.length) return this.tell("no method is shown");
-    // Intervals of few runs may leave the panel: it shows each way at most half the range of the means beyond them.
-    const range = (axis) => {
-      const means = visible.map((p) => p[axis].estimate);
-      const [low, high] = [Math.min(...means), Math.max(...means)];
-      const room = (high - low) / 2 || Infinity;
-      const ends = visible.flatMap((p) => [p[axis].low, p[axis].high]).filter((end) => end !== null);
-      return [Math.max(low - room, Math.min(low, ...ends)), Math.min(high + room, Math.max(high, ...ends))];
-    };
+    const range = (axis) => limited(visible.map((p) => p[axis].estimate), visible.flatMap((p) => [p[axis].low, p[axis].high]));
     this.xScale = padded(...range("x"), box.left, box.right);
     this.yScale = padded(...range("y"), box.bottom, box.top);
     this.axes(box);
@@ -320,6 +318,14 @@ class Front extends Plot {
 }
 
 const bracket = (low, high) => (low === null ? "" : `[${number(low)}, ${number(high)}]`);
+
+// The range of values and intervals. Those of few runs may leave the panel, which has at most half the range of the values beyond them.
+function limited(values, ends) {
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const room = (high - low) / 2 || Infinity;
+  const known = ends.filter((end) => end !== null);
+  return [Math.max(low - room, Math.min(low, ...known)), Math.min(high + room, Math.max(high, ...known))];
+}
 
 function scale(low, high, from, to) {
   const span = high - low || 1;

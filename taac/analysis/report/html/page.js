@@ -214,7 +214,7 @@ function curves() {
     return el("label", { class: "choice" }, input, el("span", {}, label));
   }));
   const controls = el("div", { class: "controls" }, legend(), choice("axis", "against", report.axes), choice("measure", "curve of", report.measures));
-  const about = "Means over seeds; bands are pointwise intervals; faint lines are single runs. Point at a curve, or focus it and use the arrow keys, to read values; choose a method to hide or show it. A dotted line is the step at which the tables compare.";
+  const about = "Means over seeds; bands are pointwise intervals, which may leave the panel; faint lines are single runs. Point at a curve, or focus it and use the arrow keys, to read values; choose a method to hide or show it. A dotted line is the step at which the tables compare.";
   section("curves", "Learning curves", el("p", { class: "faint" }, about), controls, el("div", { class: "panels" }, ...panels));
 }
 
