@@ -107,7 +107,7 @@ MISTAKES = {
     "a setting without an equals sign": ([*TRAIN, "--set", "gamma", "0.9"], ["--set learning_rate=1e-3"]),
     "a value of another kind": ([*TRAIN, "--set", "learning_rate=fast"],
                                 ["--set: learning_rate = 'fast'", "for Learner.learning_rate: expected float"]),
-    "a flag of another package": ([*TRAIN, "--total-timesteps", "9"], ["what other packages call total_timesteps is num_env_steps"]),
+    "a flag of another package": ([*TRAIN, "--total-timesteps", "9"], ["call total_timesteps is num_env_steps"]),
     "a file as an environment": (
         ["train", "--method", "sac", "--task", "./mine.py:Own"], ["'./mine.py' is no module", "'mine:Own', in the folder"],
     ),
@@ -153,7 +153,7 @@ MISTAKES = {
         [*SWEEP, "--search", "gamma=0.9..1", "--set", "gamma=0.5"], ["set the same, gamma; give one of them"],
     ),
     "a search of the length": (
-        [*SWEEP, "--search", "num_env_steps=20000|30000"], ["the same environment steps and evaluations: do not search num_env_steps"],
+        [*SWEEP, "--search", "num_env_steps=20000|30000"], ["steps and evaluations: do not search num_env_steps"],
     ),
     "a folder without its flag": (["play", "runs/x"], ["unexpected arguments runs/x; use flags only, such as --"]),
     "words instead of flags": (["train", "Pendulum-v1", "taac"], ["unexpected arguments", "such as --task Pendulum-v1"]),
