@@ -47,8 +47,8 @@ class Evaluation:
     def __repr__(self) -> str:
         found = self.summary
         return (
-            f"{found.episodes} episodes: return {found.return_mean:.2f} +- {found.return_std:.2f}, length {found.length:.1f}, "
-            f"{found.fraction_repeated:.0%} of steps repeated"
+            f"{found.episodes} episodes: return {found.return_mean:.2f} +- {found.return_std:.2f}, "
+            f"{found.decisions:.1f} decisions in {found.length:.1f} steps"
         )
 
 

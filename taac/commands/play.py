@@ -45,11 +45,11 @@ def run() -> None:
     )  # fmt: skip
     for number, episode in enumerate(played.episodes, 1):
         total = float(episode.ret.sum())
-        print(f"episode {number}: return {total:.2f}, length {episode.length}, repeated {episode.repeated / episode.length:.0%}")
+        print(f"episode {number}: return {total:.2f}, {episode.decisions} decisions in {episode.length} steps")
     summary = summarize(played.episodes)
     print(
         f"{summary.episodes} episodes of {played.environment}: return {summary.return_mean:.2f} +- {summary.return_std:.2f}, "
-        f"length {summary.length:.1f}, fraction repeated {summary.fraction_repeated:.3f}"
+        f"{summary.decisions:.1f} decisions in {summary.length:.1f} steps"
     )
     for file in played.pictures:
         print(printable(file))

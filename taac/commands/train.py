@@ -99,7 +99,7 @@ def run() -> None:
     print(
         f"{trainer.env_steps} environment steps, {trainer.learner.num_updates} updates, {trainer.reporter.seconds:.0f} s; "
         f"evaluation return {final.return_mean:.2f} +- {final.return_std:.2f}, "
-        f"{100 * final.fraction_repeated:.0f}% of steps repeated; in {folder.path}"
+        f"{final.decisions:.1f} decisions in {final.length:.1f} steps; in {folder.path}"
     )
 
 

@@ -100,7 +100,7 @@ def test_an_agent_decides_less_at_a_higher_threshold(trained, tmp_path):
     played = taac("play", "--root_dir", folder, "--num_episodes", 2, cwd=tmp_path)
     assert f"return {rows[1]['return_mean']:.2f}" in played.stdout  # 0.5 is what the run has
     played = taac("play", "--root_dir", folder, "--num_episodes", 2, "--switch_threshold", 0, cwd=tmp_path)
-    assert f"return {rows[0]['return_mean']:.2f}" in played.stdout and "fraction repeated 0.000" in played.stdout
+    assert f"return {rows[0]['return_mean']:.2f}" in played.stdout and "50.0 decisions in 50.0 steps" in played.stdout
     assert taac(*asked, "0.5,0.6", "--output", "front.png", cwd=tmp_path).returncode == 0
     with Image.open(tmp_path / "front.png") as picture:
         assert min(picture.size) > 300
@@ -477,7 +477,7 @@ def test_play_prints_and_records(trained):
     folder, _ = trained
     result = taac("play", "--root_dir", "run", "--num_episodes", 2, "--record_file", "x.gif", cwd=folder.parent)
     assert result.returncode == 0, result.stderr
-    assert "2 episodes of Pendulum-v1: return -" in result.stdout and "fraction repeated" in result.stdout
+    assert "2 episodes of Pendulum-v1: return -" in result.stdout and " decisions in 50.0 steps" in result.stdout
 
     with Image.open(folder.parent / "x.gif") as video:
         assert video.n_frames > 25  # 50 steps; equal frames in a row may be merged
