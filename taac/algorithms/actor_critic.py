@@ -185,7 +185,8 @@ class ActorCriticAlgorithm(Algorithm):
         choices = {} if num_choices is None else {"num_choices": num_choices}
         sizes = {"action_sizes": action_sizes} if "action_sizes" in inspect.signature(critic_ctor).parameters else {}
         self.critics = critic_ctor(self.feature_size + sum(action_sizes), self.reward_dim, **choices, **sizes)
-        self.target_encoder, self.target_critics = self.target_of(self.encoder), self.target_of(self.critics)
+        self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
+        self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.dqda_clipping = dqda_clipping
         self.actor_regularizers = tuple(make() for make in actor_regularizers)
         if self.actor_regularizers and not self.has_proposal:
@@ -275,8 +276,8 @@ class ActorCriticAlgorithm(Algorithm):
     def critic_step(self, time_step: TimeStep, features: torch.Tensor, *executed: torch.Tensor) -> CriticStep:
         """Returns the critics of an update, for features `[T, B, F]` and the parts of executed actions `[T-1, B, A]`."""
         return CriticStep(
-            self.critics, getattr(self, "target_critics", None), self.over_predictions, features, executed,
-            ~time_step.is_last()[:-1],
+            self.critics, getattr(self, "target_critics", None), self.over_predictions, self.target_update.copies,
+            features, executed, ~time_step.is_last()[:-1],
         )  # fmt: skip
 
     def over_predictions(self, critics: nn.Module, prediction: torch.Tensor) -> torch.Tensor | ValueDistribution:
@@ -569,12 +570,8 @@ class ActorCriticAlgorithm(Algorithm):
     def acting_modules(self) -> list[str]:
         return ["encoder" if self.actor_encoder is None else "actor_encoder", "actor"]
 
-    def target_of(self, module: nn.Module) -> nn.Module:
-        """Returns a module's target network; the module itself if they would be equal after every update (CrossQ)."""
-        return module if self.target_update.copies else copy.deepcopy(module).requires_grad_(False)
-
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Returns pairs of a target network and the network it follows: the modules `target_x` and `x`, where they are two."""
+        """Returns pairs of a target network and the network it follows: the modules `target_x` and `x`."""
         return [
             (slow, self.get_submodule(name.removeprefix("target_")))
             for name, slow in self.named_children()

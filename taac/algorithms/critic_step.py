@@ -17,11 +17,12 @@ class CriticStep:
     Critics with `BatchNorm` see both halves in one batch, executed pairs (s, a) and candidates (s', a'), so that both are
     normalised alike. The statistics count a candidate with its probability, so that they are those of the next state's
     distribution over actions, and leave out frames at LAST. Target critics use the statistics of their own joint forward, which
-    they forget. If they are the critics themselves (`target_update_tau` 1), one forward serves both (CrossQ).
+    they forget. If they would be copies of the critics (`target_update_tau` 1), one forward serves both (CrossQ).
 
     Args:
         critics, targets: online and target critics; None if targets come from elsewhere.
         over_predictions: combines predictions over critics, see `ActorCriticAlgorithm`.
+        copies: whether the target critics are copies.
         features: `[T, B, F]`, of the critics.
         executed: action parts `[T-1, B, A]` that were executed at frames 0..T-2.
         acted: `[T-1, B]` bool, False at LAST.
@@ -37,11 +38,12 @@ class CriticStep:
         critics: Any,
         targets: Any,
         over_predictions: Callable[[Any, torch.Tensor], torch.Tensor | ValueDistribution],
+        copies: bool,
         features: torch.Tensor,
         executed: Sequence[torch.Tensor],
         acted: torch.Tensor,
     ):
-        self._critics, self._targets, self._over_predictions = critics, targets, over_predictions
+        self._critics, self._targets, self._over_predictions, self._copies = critics, targets, over_predictions, copies
         self._features, self._executed, self._acted = features[:-1], executed, acted
         self.next_features = features[1:].detach()
         self._joint = has_batch_statistics(critics)
@@ -65,7 +67,7 @@ class CriticStep:
         acted = self._acted.float().expand(shape)
         weights = (acted if weights is None else acted * weights).flatten()
         self._candidates = (weights, *(x.flatten(0, -2) for x in (features, *action)))
-        if self._targets is self._critics:
+        if self._copies:
             with torch.enable_grad():
                 self._prediction, found = self._forward(self._critics, update=True)
         else:

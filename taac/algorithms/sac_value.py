@@ -6,6 +6,7 @@ Actor (ICML 2018, arXiv:1801.01290), algorithm 1, whose equation numbers are use
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -72,11 +73,11 @@ class SacValueAlgorithm(SacAlgorithm):
         self.register_module("value_encoder", value_encoder_ctor and value_encoder_ctor(observation_spec))
         own: Any = self.encoder if self.value_encoder is None else self.value_encoder
         self.value = value_ctor(int(own.output_size), self.reward_dim, num_critics=1)
-        self.target_value = self.target_of(self.value)
+        self.target_value = copy.deepcopy(self.value).requires_grad_(False)
         self.check_critics(self.value)
         del self.target_critics
         if self.value_encoder is not None:
-            self.target_value_encoder = self.target_of(self.value_encoder)
+            self.target_value_encoder = copy.deepcopy(self.value_encoder).requires_grad_(False)
             del self.target_encoder
 
     def train_step(self, experience: Experience) -> TrainInfo:

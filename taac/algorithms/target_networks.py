@@ -47,7 +47,7 @@ class TargetUpdate(Unwatched):
 
     @property
     def copies(self) -> bool:
-        """Returns whether a target network would equal its network after every update."""
+        """Returns whether a target network is its network after every update."""
         return self.tau == 1 and self.period == 1 and not self.scheduled
 
     def set_update_ratio(self, updates_per_env_step: Fraction | None) -> None:
@@ -85,8 +85,7 @@ class TargetUpdate(Unwatched):
                 [p for _, network in pairs for p in network.parameters()],
             )
             self._pairs = [pair for pair in pairs if next(pair[1].buffers(), None) is not None]
-        if self._parameters[0]:
-            torch._foreach_lerp_(*self._parameters, self.tau)
+        torch._foreach_lerp_(*self._parameters, self.tau)
         for target, network in self._pairs:  # running statistics, which have no gradient
             for slow, buffer in zip(target.buffers(), network.buffers()):
                 slow.copy_(buffer)

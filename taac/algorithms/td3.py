@@ -6,6 +6,7 @@ arXiv:1802.09477), algorithm 1.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -71,8 +72,9 @@ class Td3Algorithm(ActorCriticAlgorithm):
                 raise TaacError(f"Td3Algorithm.{name} must be 0 or more, got {value}")
         super().__init__(observation_spec, action_spec, action_sizes=[action_spec.numel], **actor_critic)
         self.actor = actor_ctor(self.actor_feature_size, self.action_size)
-        self.target_actor = self.target_of(self.actor)
-        self.register_module("target_actor_encoder", self.actor_encoder and self.target_of(self.actor_encoder))
+        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
+        own_encoder = self.actor_encoder and copy.deepcopy(self.actor_encoder).requires_grad_(False)
+        self.register_module("target_actor_encoder", own_encoder)
         self.target_noise, self.target_noise_clip = target_noise, target_noise_clip
         self.scheduled += follow(self, exploration_noise=exploration_noise)
 
@@ -97,12 +99,6 @@ class Td3Algorithm(ActorCriticAlgorithm):
         time_step = experience.time_step
         features, seen = self.encode(time_step.observation)
 
-        # a' = clip(mu'(s') + clip(noise, -c, c), -1, 1)
-        with torch.no_grad():
-            target_features, greedy = self.target_action(nest.index(time_step.observation, slice(1, None)))
-            noise = (self.target_noise * torch.randn_like(greedy)).clamp(-self.target_noise_clip, self.target_noise_clip)
-            next_action = (greedy + noise).clamp(-1.0, 1.0)
-
         # Actor: maximise Q_1(s, mu(s)), or mean_i Q_i
         q_pi, actor_loss = None, torch.zeros_like(time_step.discount[1:])
         if learns_policy():
@@ -112,9 +108,13 @@ class Td3Algorithm(ActorCriticAlgorithm):
             q_pi = each[0] if self.combine_critics == "min" else self.over_critics(each)
             actor_loss = losses.action_gradient_loss(action, self.action_gradient(self.weighted(q_pi), action))
 
-        # V(s') = min_i Q'_i(s', a')
+        # a' = clip(mu'(s') + clip(noise, -c, c), -1, 1), and V(s') = min_i Q'_i(s', a')
         critics = self.critic_step(time_step, features, time_step.prev_action[1:])
         with torch.no_grad():
+            next_observation = nest.index(time_step.observation, slice(1, None))
+            target_features, greedy = self.target_action(next_observation)
+            noise = (self.target_noise * torch.randn_like(greedy)).clamp(-self.target_noise_clip, self.target_noise_clip)
+            next_action = (greedy + noise).clamp(-1.0, 1.0)
             value = critics.bootstrap(target_features, next_action)
 
         prediction = critics.prediction()
