@@ -31,10 +31,10 @@ class Config:
         self._replaced: set[tuple[str, str]] = set()  # scope and selector of references in replaced bindings
         self._outdone: list[str] = []  # backbones of which another one took the place
         for b in bindings:
-            if b.key in self.bindings:
-                if b.parameter in BACKBONE and b.value != self.bindings[b.key].value:
-                    self._outdone.append(f"{self.bindings[b.key]} has no effect: {b} replaces it")
-                references = gin_state.references(self.bindings[b.key].value)
+            if (before := self.bindings.get(b.key)) is not None:
+                if b.shipped and b.parameter in BACKBONE and b.line != before.line:
+                    self._outdone.append(f"{before} has no effect: {b} replaces it")
+                references = gin_state.references(before.value)
                 self._replaced |= {("/".join(r.scopes), r.configurable.selector) for r in references if r.scopes}
             self.bindings[b.key] = b
 
@@ -115,23 +115,34 @@ class Config:
         flags = [b for b in self.bindings.values() if _WIDTHS in (b.scope, b.name) and b.where.startswith("--")]
         told = []
         for (scope, selector), found in gin_state.used().items() if flags else ():
-            if "body" not in found:
+            if not {"body", _WIDTHS} <= found.keys():
                 continue
             network, name, given = short(selector), _WIDTHS, self._counting(scope, selector, _WIDTHS)
             counts = given
             if (body := found["body"]) is not None:
+                if not isinstance(body, gin_state.Reference) or gin_state.macro_of(body) is not None:
+                    continue
                 scope, selector = "/".join(body.scopes), body.configurable.selector
                 known = inspect.signature(gin_state.wrapped(selector)).parameters
                 name = next((p for p in (_WIDTHS, "width") if p in known), "")
                 counts = self._counting(scope, selector, name)
-            through = {gin_state.macro_of(r) for r in gin_state.references(counts.value)} if counts else set()
+            through = self._macros_in(counts.value) if counts else set()
             setting = f"{scope}/{short(selector)}.{name}".lstrip("/")
             told += [
                 f"{b} has no effect on {network}; --set {setting} has" + (f" ({counts})" if counts else "")
                 for b in flags
-                if (b.is_macro and _WIDTHS not in through) or (b is given and b is not counts)
+                if name and ((b.is_macro and _WIDTHS not in through) or (b is given and b is not counts))
             ]
         return list(dict.fromkeys(told))
+
+    def _macros_in(self, value: Any) -> set[str]:
+        """Returns the macros that a value names, directly or by way of others."""
+        found, left = set[str](), [value]
+        while left:
+            names = {name for r in gin_state.references(left.pop()) if (name := gin_state.macro_of(r)) is not None} - found
+            found |= names
+            left += [self.macros.get(name) for name in names]
+        return found
 
     def differences(self, operative: Config, ignored: Collection[str] = ()) -> list[str]:
         """Returns how an operative configuration, written by a run and read back, differs from this one. Builds neither.

@@ -120,7 +120,8 @@ def _read_settings(settings: Sequence[Setting], given: Sequence[Binding]) -> lis
     bindings = []
     macros = {b.scope for b in given if b.is_macro}
     algorithm = next((b.value for b in reversed(given) if b.parameter == ALGORITHM), None)
-    classes = [c.__name__ for c in algorithm.configurable.wrapped.__mro__] if isinstance(algorithm, gin_state.Reference) else []
+    wrapped = algorithm.configurable.wrapped if isinstance(algorithm, gin_state.Reference) else None
+    classes = [c.__name__ for c in getattr(wrapped, "__mro__", ())]  # a macro or a function has none
     for setting in settings:
         parsed = _parse(plain_words.to_gin(setting, macros, classes), setting.flag, None, ())
         if len(parsed) != 1:

@@ -101,14 +101,16 @@ def check_type(binding: Binding, bindings: Mapping[tuple[str, str, str], Binding
         return
     expected = type_hints(gin_state.wrapped(binding.selector)).get(binding.name)
     known, value = resolve(binding.value, {b.scope: b.value for b in bindings.values() if b.is_macro})
-    called, lacking = value, []
-    for reference in gin_state.references(binding.value) if known else ():  # gin gives a class what is bound of its parameters
-        called = _with_bound(called, reference.configurable, bindings)
-        needed = [name for name in parameters(reference.configurable.wrapped) if _is_needed(reference.configurable, name)]
-        lacking += [f"{short(reference.configurable.selector)}.{name}" for name in needed[1:]]
-    wrong = problem(called, expected) if expected is not None and known else None
-    if wrong and "too many mandatory" in wrong and lacking:
-        wrong += f"; bind what its caller does not give, {', '.join(lacking)}, or give it a default"
+    wrong = problem(value, expected) if expected is not None and known else None
+    called = value  # gin gives a class what is bound of its parameters
+    if wrong and (references := list(gin_state.references(binding.value))):
+        for reference in references:
+            called = _with_bound(called, reference.configurable, bindings)
+        if called is not value and not problem(called, expected):
+            return
+        if "too many mandatory" in wrong:
+            lacking = [name for r in references for name in _unbound(r.configurable, bindings)[1:]]
+            wrong += f"; bind what its caller does not give, {', '.join(lacking)}, or give it a default" if lacking else ""
     if wrong is None and isinstance(value, type) and any(getattr(part, "_is_protocol", False) for part in _parts(expected)):
         # a class of a protocol has its methods, too
         wrong = f"{value.__name__} is a class"
@@ -118,9 +120,7 @@ def check_type(binding: Binding, bindings: Mapping[tuple[str, str, str], Binding
         origin = source(binding, bindings)
         given = "" if value is origin.value else f" (which is {value!r})"
         bound_to = "" if origin is binding else f" for {binding.parameter}"
-        meant = _meant(origin.value, called, expected)
-        if origin.where == "--set" and meant.endswith(",)"):
-            meant = meant.replace("(", "").replace(")", "")
+        meant = _meant(origin.value, value if problem((called,), expected) else called, expected)
         raise TaacError(f"{origin}{given} has the wrong type{bound_to}: expected {named}; {wrong}{meant}")
 
 
@@ -129,12 +129,14 @@ def _with_bound(value: Any, configurable: Any, bindings: Mapping[tuple[str, str,
     if isinstance(value, (list, tuple)):
         return type(value)(_with_bound(part, configurable, bindings) for part in value)
     bound = {b.name for b in bindings.values() if b.selector == configurable.selector}
-    needed = dict.fromkeys(name for name in bound if _is_needed(configurable, name))
-    return functools.partial(value, **needed) if needed and value is configurable.wrapper else value
+    return functools.partial(value, **dict.fromkeys(bound)) if bound and value is configurable.wrapper else value
 
 
-def _is_needed(configurable: Any, name: str) -> bool:
-    return default(configurable.wrapped, name) is inspect.Parameter.empty
+def _unbound(configurable: Any, bindings: Mapping[tuple[str, str, str], Binding]) -> list[str]:
+    """Returns the parameters of a class or function that have no default and are not bound, with its name."""
+    bound = {b.name for b in bindings.values() if b.selector == configurable.selector}
+    needed = (n for n in parameters(configurable.wrapped) if default(configurable.wrapped, n) is inspect.Parameter.empty)
+    return [f"{short(configurable.selector)}.{name}" for name in needed if name not in bound]
 
 
 def _meant(given: Any, value: Any, expected: Any) -> str:

@@ -211,7 +211,8 @@ def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
                     f"the demonstrations '{source}' have format {version}; this version of taac reads up to format {FORMAT}"
                 )
             _check_spaces(source, meta, environment)
-            arrays = {path: held[path] for path, _ in nest.flatten_with_path(_frame_specs(environment))}
+            arrays = {path: np.asarray(held[path]) for path, _ in nest.flatten_with_path(_frame_specs(environment))}
+            arrays = {path: a.view(np.uint8) != 0 if a.dtype == bool else a for path, a in arrays.items()}
     except TaacError:
         raise
     except Exception as error:

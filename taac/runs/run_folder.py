@@ -83,7 +83,9 @@ class RunFolder:
                 return "shorter"
             if change:
                 return "other"
-            lost = self.read_run().get("status") == "failed" and not self.has_checkpoints()
+            lost = False
+            with contextlib.suppress(TaacError):  # a damaged run.json
+                lost = self.read_run().get("status") == "failed" and not self.has_checkpoints()
             why = " (that run failed before its first checkpoint: delete the folder to begin again)" if lost else ""
             raise TaacError(
                 f"--root_dir {self.path} holds a run with another configuration; nothing was changed. Give another folder{why}, "

@@ -74,6 +74,13 @@ def test_what_changes_nothing_in_a_run_tells_no_runs_apart(tmp_path, text):
     assert labels(tmp_path, ["", text]) == (["taac", "taac"], [])
 
 
+def test_a_run_that_failed_at_once_gives_no_method_another_name(tmp_path):
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b", seed=1, status="failed", steps=(), extra_gin="A.gamma = 0.5\n")
+    records, notes = groups.labelled(run_records.find(tmp_path))
+    assert {r.method for r in records} == {"sac"} and notes == []
+
+
 def test_settings_may_differ_from_task_to_task(tmp_path):
     for task, gamma in (("Ant-v5", 0.98), ("Hopper-v5", 0.99)):
         for seed in range(2):

@@ -112,7 +112,7 @@ MISTAKES = {
         ["train", "--method", "sac", "--task", "./mine.py:Own"], ["'./mine.py' is no module", "'mine:Own', in the folder"],
     ),
     "one number for a list": (
-        [*TRAIN, "--set", "hidden_layers=256"], ["expected Sequence[int]", "a list of one is written 256,"],
+        [*TRAIN, "--set", "hidden_layers=256"], ["expected Sequence[int]", "a list of one is written (256,)"],
     ),
     "steps in words": ([*TRAIN, "--num_env_steps", "many"], ["--num_env_steps: num_env_steps = 'many'", "expected int"]),
     "a short run": ([*TRAIN, "--num_env_steps", "500"], ["initial_collect_steps 1000", "--set initial_collect_steps=250"]),

@@ -80,8 +80,8 @@ def test_references_in_plain_words(text, names):
         ("Learner.epsilom=1", ["--set", "did you mean 'epsilon'"]),
         ("environment=1", ["no parameter named 'environment'"]),  # the caller supplies it
         ("batch_size=many", ["--set: batch_size = 'many'", "wrong type for Trainer.batch_size", "; str is none of these"]),
-        ("hidden_layers=256", ["--set: hidden_layers = 256", "a list of one is written 256,"]),
-        ("reward_signals=@ICM", ["expected Sequence[Callable[..., RewardSignal]]", "a list of one is written @ICM,"]),
+        ("hidden_layers=256", ["--set: hidden_layers = 256", "a list of one is written (256,)"]),
+        ("reward_signals=@ICM", ["expected Sequence[Callable[..., RewardSignal]]", "a list of one is written (@ICM,)"]),
         ("explorer=@MyExplorer()", ["--set: there is nothing configurable named 'MyExplorer'; ", "needs @gin.configurable, and"]),
         ("gamma=(1", ["--set", "syntax", "in 'gamma = (1'"]),
     ],
@@ -287,8 +287,15 @@ def test_what_is_bound_of_a_class_need_not_come_from_its_caller():
     trainer.close()
 
 
-def built_with(method, *settings):
-    loaded = RunRequest("Pendulum-v1", method, settings=(*settings, "num_env_steps=3000", "replay_length=99")).load()
+def test_an_algorithm_may_be_a_macro():
+    params = ("mine = @TaacAlgorithm", "create_agent.algorithm_ctor = %mine")
+    loaded = RunRequest("Pendulum-v1", "taac", gin_params=params, settings=("gamma=0.9",)).load()
+    assert values(loaded)["gamma"] == 0.9
+
+
+def built_with(method, *settings, params=()):
+    settings = (*settings, "num_env_steps=3000", "replay_length=99")
+    loaded = RunRequest("Pendulum-v1", method, settings=settings, gin_params=params).load()
     configuration.build(experiment.create_experiment).close()
     loaded.check_used()
     return loaded.without_effect()
@@ -314,6 +321,13 @@ WIDTHS = "--set: {} = (8,) has no effect on {}; --set {} has (gin/backbones/{}: 
 def test_widths_that_do_not_reach_a_network_are_told(method, setting, told):
     expected = [WIDTHS.format(setting, network, own, where, own, width) for network, own, where, width in told]
     assert sorted(built_with(method, f"{setting}=8,")) == sorted(expected)
+
+
+def test_widths_reach_a_network_by_way_of_macros():
+    params = (
+        "body = @critic/MlpBody", "CriticEnsemble.body = %body", "wide = %hidden_layers", "actor/MlpBody.hidden_layers = %wide"
+    )  # fmt: skip
+    assert built_with("sac+xqc", "hidden_layers=8,", params=params) == []
 
 
 def test_a_setting_that_every_scope_replaces_is_refused():

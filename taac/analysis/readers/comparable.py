@@ -35,7 +35,7 @@ def mixtures(records: Sequence[Record]) -> list[str]:
     every seed only once. A setting that is None or False is as one that a run does not have: those of earlier versions lack
     what came later. A run that failed before its first evaluation is compared with nothing.
     """
-    records = [r for r in records if not (r.status == "failed" and NO_EVALUATION in r.problems)]
+    records = [r for r in records if not failed_at_once(r)]
     found = []
     for package in sorted({p for r in records for p in r.versions} - set(_NO_MATTER)):
         found += _differing(records, f"version of {package}", lambda r, p=package: r.versions.get(p))  # type: ignore[misc]
@@ -52,6 +52,10 @@ def mixtures(records: Sequence[Record]) -> list[str]:
             if seed is not None and len(twice) > 1:
                 found.append(f"seed {seed} of {method} on {task} occurs more than once: {named(twice)}")
     return found
+
+
+def failed_at_once(record: Record) -> bool:
+    return record.status == "failed" and NO_EVALUATION in record.problems
 
 
 def refuse_mixtures(records: Sequence[Record], allow_mixed: bool) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from taac.analysis.readers import run_records
-from taac.analysis.readers.comparable import grouped, in_use
+from taac.analysis.readers.comparable import failed_at_once, grouped, in_use
 from taac.analysis.readers.run_records import Record
 from taac.errors import TaacError
 from taac.runs.layout import MAX_NAME, is_name
@@ -35,7 +35,7 @@ def labelled(records: Sequence[Record], group_by: Sequence[str] = ()) -> tuple[l
     wanted = [_resolve(name, records) for name in group_by]
     labels: dict[str, str] = {}  # by folder
     notes: list[str] = []
-    methods = grouped(records, lambda r: r.method)
+    methods = grouped([r for r in records if not failed_at_once(r)], lambda r: r.method)
     for method, of in methods.items():
         differing = _differing(of)
         if differing or wanted:
