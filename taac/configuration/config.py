@@ -81,7 +81,8 @@ class Config:
                         f"it a class whose constructor takes {b.name}, and bind an object of it: @ItsName()"
                     )
                 name, built = short(b.selector), sorted({short(s) for _, s in used if s != gin_state.MACRO})
-                why = f": what builds {name} gives it {b.name} itself" if name in built else nearest(name, built)
+                having = {short(selector) for (_, selector), found in used.items() if b.name in found}
+                why = f": what builds {name} gives it {b.name} itself" if name in built else nearest(name, having)
                 if name in built and b.scope:
                     why = f": no {name} is built in this scope, or what builds it gives it {b.name} itself"
                 raise TaacError(f"{b}: nothing in this experiment uses this binding{why}; in use are: {', '.join(built)}")
