@@ -125,7 +125,7 @@ def check_type(binding: Binding, bindings: Mapping[tuple[str, str, str], Binding
 
 
 def _with_bound(value: Any, configurable: Any, bindings: Mapping[tuple[str, str, str], Binding]) -> Any:
-    """Returns a value in which a class has what is bound of its parameters that have no default, as if by `partial`."""
+    """Returns a value in which a class has what is bound of its parameters, as a `partial`."""
     if isinstance(value, (list, tuple)):
         return type(value)(_with_bound(part, configurable, bindings) for part in value)
     bound = {b.name for b in bindings.values() if b.selector == configurable.selector}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
+import zipfile
 from types import SimpleNamespace
 
 import gymnasium
@@ -261,6 +263,29 @@ def test_masks_that_allow_nothing_are_refused_where_the_episode_continues():
     check([False] * 3, discount=0.0)
     with pytest.raises(TaacError, match="here, frame 1: 'action_mask' forbids every choice"):
         check([False] * 3)
+
+
+def claimed(shape, dtype="<f4"):
+    """An array of 16 bytes whose description says otherwise."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return file.getvalue() + b"\0" * 16
+
+
+@pytest.mark.parametrize(
+    "name, data",
+    [("meta", claimed((10**12,), "|u1")), ("reward", claimed((10**6, 10**6))), ("reward", claimed((-2, -2))),
+     ("reward", claimed((100,))), ("reward", b"\x93NUMPY\x09\0" + b"\0" * 8), ("reward", b"anything")],
+)  # fmt: skip
+def test_an_array_that_is_not_what_it_claims_is_refused(recorded, name, data):
+    path, environment = recorded
+    with zipfile.ZipFile(path) as held:
+        members = {info.filename: held.read(info) for info in held.infolist()} | {f"{name}.npy": data}
+    with zipfile.ZipFile(path, "w") as held:
+        for member, content in members.items():
+            held.writestr(member, content)
+    with pytest.raises(TaacError, match="damaged"):
+        read(str(path), environment)
 
 
 @pytest.mark.parametrize(

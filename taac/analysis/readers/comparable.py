@@ -55,6 +55,7 @@ def mixtures(records: Sequence[Record]) -> list[str]:
 
 
 def failed_at_once(record: Record) -> bool:
+    """Returns whether a run failed before its first evaluation."""
     return record.status == "failed" and NO_EVALUATION in record.problems
 
 

@@ -34,6 +34,7 @@ _NO_MATTER = (
     "Evaluator.initial_evaluation", "Reporter.loggers",
 )  # fmt: skip
 
+
 class Record(NamedTuple):
     """One run, as described by its folder."""
 

@@ -57,17 +57,10 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
     for task in sorted(kept):
         if kept[task] < options.last:
             warnings.append(f"final returns on {task} are means of {kept[task]} evaluation(s), not {options.last}")
-        step, early = steps[task], []
-        for r in used:
-            if r.task == task and step > 0 and not scores.has_diverged(r, step, policy):
-                updates = r.evaluations.get("updates", r.steps)[scores.counted(r, step)]
-                early += [] if updates[-kept[task] :].all() else [r]
-        if early:
-            warnings.append(f"final returns on {task} count evaluations before the first update: {comparable.named(early)}")
         running = not any(r.status == "finished" or scores.has_diverged(r, steps[task], policy) for r in used if r.task == task)
         if options.at_step is None and running:
             warnings.append(f"no run on {task} is finished; compared at step {steps[task]}, which all have reached")
-    warnings += text.exploring_warnings(by_task)
+    warnings += text.untrained_warnings(by_task, steps, kept) + text.exploring_warnings(by_task)
     beside = tables.beside_published(entries, by_task)
     if options.published and not beside:
         compared = ", ".join(f"{method} on {task}" for task, methods in by_task.items() for method in methods)

@@ -230,6 +230,19 @@ def seed_warnings(records: Sequence[Record], used: Sequence[Record]) -> list[str
     return warnings
 
 
+def untrained_warnings(by_task: AllScores, steps: Mapping[str, int], kept: Mapping[str, int]) -> list[str]:
+    """Says on which tasks final returns, means of the last `kept` evaluations, count some before the first update."""
+    warnings = []
+    for task, methods in by_task.items():
+        early = []
+        for r in (r for of in methods.values() for r, final in zip(of.records, of.final) if np.isfinite(final)):
+            updates = r.evaluations.get("updates", r.steps)[counted(r, steps[task])]
+            early += [] if updates[-kept[task] :].all() else [r]
+        if early and steps[task] > 0:
+            warnings.append(f"final returns on {task} count evaluations before the first update: {named(early)}")
+    return warnings
+
+
 def exploring_warnings(scores: AllScores) -> list[str]:
     """Warns about runs whose repetition while exploring is unknown."""
     without = [
