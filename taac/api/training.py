@@ -63,7 +63,7 @@ def train(
         environment: a Gymnasium id, `module:Class`, the name of a task file, a .gin file; or a class, a function that returns
             an environment, or an environment, of which copies are made. Only the program can make what it or a notebook
             defines itself: such a run is resumed and loaded by giving the environment again.
-        method: a name of `taac list`, or a .gin file.
+        method: a name of `taac list`, or a .gin file; with parts and settings: "taac+her", "taac+decision_price=0.01".
         num_env_steps: environment steps of the whole run.
         seed: of everything random; 0 by default.
         root_dir: the folder of the run; by default `runs/<environment>/<method>/seed_<n>`.

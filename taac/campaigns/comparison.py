@@ -28,7 +28,8 @@ class Comparison:
     task and method.
 
     Args:
-        methods: names of files in `gin/methods`, or .gin files; with files to add after a "+", such as "taac+flash".
+        methods: names of files in `gin/methods`, or .gin files; with files and settings to add, each after a "+", such as
+            "taac+flash" or "taac+decision_price=0.01".
         tasks: environment ids, names of files in `gin/tasks`, or .gin files. An environment has the settings of the task file
             that names it, or else of `gin/tasks/default.gin`.
         seeds, first_seed: the seeds are `first_seed`, ..., `first_seed + seeds - 1`; or `seeds` lists them.

@@ -178,7 +178,7 @@ def _plain(value: Any) -> Any:
 
 # The best trial ------------------------------------------------------------------------------------------------------
 
-_FLAGS = ("--task", "--set", "--num_env_steps", "--gin_param")
+_FLAGS = ("--task", "--method", "--set", "--num_env_steps", "--gin_param")
 _TUNING = "create_experiment.tuning"
 
 

@@ -33,7 +33,7 @@ def define_flags() -> None:
     )
     absl_flags.DEFINE_multi_string("gin_param", [], 'A gin binding for every run, such as "num_env_steps = 20000".')
     flags.define_settings()
-    absl_flags.DEFINE_list("methods", None, "Methods as in `taac train`, separated by commas: sac,taac.")
+    absl_flags.DEFINE_list("methods", None, "Methods as in `taac train`, separated by commas: sac,taac,taac+gamma=0.98.")
     absl_flags.DEFINE_list("tasks", None, "Tasks as in `taac train`, separated by commas: Pendulum-v1,Hopper-v5.")
     absl_flags.DEFINE_string("seeds", None, "The number of seeds, 5 by default; or the seeds, separated by commas: 0,7.")
     absl_flags.DEFINE_string("seed", None, "The only seed, instead of --seeds.")

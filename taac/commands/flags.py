@@ -29,7 +29,8 @@ def define_task_and_method() -> None:
     task = "An environment: a Gymnasium id, module:Id or module:Class. Or a task file: its name in gin/tasks, or any .gin file."
     flags.DEFINE_string("task", None, task)
     flags.DEFINE_string(
-        "method", None, "A method: its name in gin/methods (see `taac list`), or a .gin file; with additions, such as taac+her."
+        "method", None, "A method: its name in gin/methods (see `taac list`), or a .gin file; with parts and settings, such as "
+        "taac+her or taac+decision_price=0.01."
     )
     define_settings()
     flags.DEFINE_multi_string("gin_file", [], "A gin file, read after those of task and method; repeat for several.")

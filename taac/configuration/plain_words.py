@@ -18,11 +18,11 @@ from taac.errors import TaacError, nearest
 class Setting(NamedTuple):
     """A setting as it was given."""
 
-    flag: str  # such as "--set"
+    flag: str  # such as "--set"; "--method" for one in a method's name
     text: str  # NAME=VALUE
 
     def __str__(self) -> str:
-        return f"{self.flag} {self.text}" if self.flag == "--set" else self.flag
+        return f"{self.flag} {self.text}" if self.flag in ("--set", "--method") else self.flag
 
 
 def to_gin(setting: Setting, macros: Collection[str], classes: Sequence[str] = ()) -> str:

@@ -24,7 +24,7 @@ class RunRequest(NamedTuple):
     """
 
     task: str | None = None  # an environment id, `module:Id`, `module:Class`, a task file's name, or a .gin file
-    method: str | None = None  # a method file's name, or a .gin file; then what is added to it, each after a "+"
+    method: str | None = None  # a method file's name, or a .gin file; then what is added, files or NAME=VALUE, each after a "+"
     gin_files: tuple[str, ...] = ()
     gin_params: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()  # NAME=VALUE
@@ -80,7 +80,8 @@ class RunRequest(NamedTuple):
         return [*own, *self.gin_files]
 
     def _settings(self) -> list[Setting]:
-        found = [Setting("--set", text) for text in self.settings]
+        found = [Setting("--method", text) for text in (self.method or "").split("+")[1:] if "=" in text]
+        found += [Setting("--set", text) for text in self.settings]
         if self.num_env_steps is not None:
             found.append(Setting("--num_env_steps", f"num_env_steps={self.num_env_steps}"))
         if self.task and (env_name := environment_of(self.task)):
@@ -102,12 +103,12 @@ class RunRequest(NamedTuple):
         """Returns what each short flag stands for, one line for each file and binding."""
         lines = [f"--task {self.task}: {task_file(self.task)}{note(self.task)}"] if self.task else []
         lines += [f"--method {self.method}: {', '.join(method_files(self.method))}"] if self.method else []
-        flags = ("--task", "--set", "--num_env_steps", "--seed")
+        flags = ("--task", "--method", "--set", "--num_env_steps", "--seed")
         return lines + [str(b) for b in config.bindings.values() if b.where in flags]
 
     @property
     def method_name(self) -> str | None:
-        """The name of the method file, with what is added to it, such as "taac+flash"; None without --method."""
+        """The name of the method file, with what is added to it: "taac+flash+decision_price=0.01"; None without --method."""
         if self.method is None:
             return None
         method, *added = self.method.split("+")
@@ -179,12 +180,13 @@ def note(task: str) -> str:
 
 def method_files(method: str) -> list[str]:
     """Returns the gin files of a method: its own, then those added to it. Raises TaacError if one does not exist."""
-    method, *added = method.split("+")
+    method, *parts = method.split("+")
+    added = [part for part in parts if "=" not in part]  # the others are settings
     known = shipped.additions()
     for name in added:
         if name not in known:
             raise TaacError(
-                f"--method {'+'.join([method, *added])}: there is no file '{name}' to add{nearest(name.lower(), known) or '.'} "
+                f"--method {'+'.join([method, *parts])}: there is no file '{name}' to add{nearest(name.lower(), known) or '.'} "
                 f"There are: {', '.join(known)}; a file of your own is given by --gin_file"
             )
     folders = ["gin/backbones" if name in shipped.files("backbones") else "gin" for name in added]

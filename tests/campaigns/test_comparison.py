@@ -368,3 +368,12 @@ def test_settings_of_a_method_hold_however_its_file_is_named():
     )  # fmt: skip
     made.check(made)
     assert [made.request("Pendulum-v1", method, 0, RunRequest()).gin_params for method in made.methods] == [("gamma = 0.9",), ()]
+
+
+def test_one_method_is_compared_with_several_settings_in_folders_of_their_own(tmp_path):
+    made = Comparison(("taac", "taac+decision_price=0.01", "taac+decision_price=0.1"), ("Pendulum-v1",), seeds=1)
+    made.check(made)
+    runs = made.plan(tmp_path)
+    assert [run.folder.parent.name for run in runs] == ["taac", "taac_decision_price_0.01", "taac_decision_price_0.1"]
+    prices = [run.request.load().bound("TaacAlgorithm.decision_price") for run in runs]
+    assert prices == [None, 0.01, 0.1] and runs[1].request.method_name == "taac+decision_price=0.01"

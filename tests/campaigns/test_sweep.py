@@ -432,13 +432,14 @@ def test_the_best_is_a_file_that_binds_what_the_trial_had(tmp_path, monkeypatch)
     (tmp_path / "mine.gin").write_text("gamma = 0.97\ncreate_experiment.tuning = 'by hand'\n")
     trial = Trial(4, {"learning_rate": "0.003", "hidden_layers": "64,64", "Learner.epsilon": "1e-07"}, "complete", 5.0)
     params = ("import tests.toy_tasks", "Saving.save_best = False")
-    asked = RunRequest("Hopper-v5", "taac", ("mine.gin",), params, ("batch_size=32", *trial.words()), "2e4")
+    asked = RunRequest("Hopper-v5", "taac+decision_price=0.1", ("mine.gin",), params, ("batch_size=32", *trial.words()), "2e4")
     write_best(tmp_path / "best.gin", asked, trial, "taac sweep: 5 trials", "5, mean of final returns")
     found = load([str(tmp_path / "best.gin")])
     assert found.bound("Learner.learning_rate") == 0.003 and found.bound("ActorNetwork.hidden_layers") == (64, 64)
     assert found.bound("Intervals.num_env_steps") == 20000 and found.bound("create_environment.env_name") == "Hopper-v5"
     assert found.bound("create_experiment.tuning") == "taac sweep: 5 trials" and found.bound("create_experiment.seed") is None
-    assert found.bound("Learner.epsilon") == 1e-7 and found.bound("create_experiment.method") == "taac"
+    assert found.bound("Learner.epsilon") == 1e-7 and found.bound("create_experiment.method") == "taac+decision_price=0.1"
+    assert found.bound("TaacAlgorithm.decision_price") == 0.1
     assert found.macros["gamma"] == 0.97 and found.bound("Saving.save_best") is False and "tests.toy_tasks" in found.imports
     text = (tmp_path / "best.gin").read_text()
     assert "include 'gin/methods/taac.gin'" in text and f"include '{tmp_path / 'mine.gin'}'" in text

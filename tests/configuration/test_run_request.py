@@ -192,6 +192,32 @@ def test_backbones_come_after_the_method_and_are_part_of_its_name(tmp_path):
         RunRequest("Pendulum-v1", "tac+flash").load()
 
 
+def test_a_setting_in_the_name_of_a_method_is_that_setting_in_plain_words():
+    asked = RunRequest("Pendulum-v1", "taac+decision_price=0.01+her", settings=("gamma=0.9",))
+    assert asked.files() == RunRequest("Pendulum-v1", "taac+her").files()
+    loaded = asked.load()
+    plain = RunRequest("Pendulum-v1", "taac+her", settings=("decision_price=0.01", "gamma=0.9")).load()
+    assert values(loaded)["create_experiment.method"] == asked.method_name == "taac+decision_price=0.01+her"
+    assert plainly(loaded) == {**plainly(plain), "create_experiment.method": "'taac+decision_price=0.01+her'"}
+    assert "TaacAlgorithm.decision_price = 0.01" in "\n".join(asked.describe(loaded))
+    nested = RunRequest("Pendulum-v1", "sac+hidden_layers=64,32", gin_params=("hidden_layers = (8,)",)).load()
+    assert nested.macros["hidden_layers"] == (64, 32)  # wins over parameters, as --set does
+
+
+@pytest.mark.parametrize(
+    "method, settings, words",
+    [
+        ("taac+gama=0.9", (), "--method gama=0.9: there is no macro and no parameter named 'gama'; did you mean 'gamma'"),
+        ("taac+gamma=", (), "--method gamma=: expected NAME=VALUE"),
+        ("taac+gamma=0.9", ("gamma=0.8",), "--method gamma=0.9 and --set gamma=0.8 set the same"),
+        ("taac+gamma=0.9+gamma=0.8", (), "--method gamma=0.9 and --method gamma=0.8 set the same"),
+        ("gamma=0.9", (), "there is no method 'gamma=0.9'"),
+    ],
+)
+def test_settings_in_the_name_of_a_method_that_are_refused(method, settings, words):
+    assert words in refused(RunRequest("Pendulum-v1", method, settings=settings))
+
+
 def test_a_parameter_of_an_imported_module_is_known(tmp_path, monkeypatch):
     (tmp_path / "taac_test_asked.py").write_text(
         "import gin\n@gin.configurable\nclass Mine:\n    def __init__(self, own_width: int = 3):\n        pass\n"
