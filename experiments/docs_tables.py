@@ -13,6 +13,7 @@ from pathlib import Path
 
 from experiments import docs_methods
 from experiments.docs_methods import table
+from taac import configuration, registry
 from taac.configuration import TASK_MACROS
 from taac.training.summaries import PHASES, TAGS
 
@@ -43,7 +44,9 @@ MACROS = """# Macros
 
 A task file defines these macros, and method files bind constructor arguments to them. Change one with
 `--set NAME=VALUE`. A method need not use all of them; any other macro that nothing uses is an error.
-[Configuration](configuration.md) explains how task and method files compose.
+[Configuration](configuration.md) explains how task and method files compose. The last columns are the values of two task
+files: `gin/tasks/default.gin`, for every environment that no other file names, and `gin/tasks/simple_control.gin`, TAAC's
+published ones.
 """
 
 
@@ -58,7 +61,11 @@ def summaries() -> str:
 
 def macros() -> str:
     """docs/macros.md, from the table of macros."""
-    return _page(MACROS, ("macro", "meaning"), [(f"`{name}`", meaning) for name, meaning in TASK_MACROS.items()])
+    registry.register()
+    names = ("default", "simple_control")
+    values = [configuration.load([f"gin/tasks/{name}.gin"]).macros for name in names]
+    rows = [(f"`{name}`", meaning, *(f"`{v[name]!r}`" for v in values)) for name, meaning in TASK_MACROS.items()]
+    return _page(MACROS, ("macro", "meaning", *(f"in `{name}`" for name in names)), rows)
 
 
 def choosing() -> str:

@@ -108,7 +108,7 @@ class ZetaExplorer:
 
     def __init__(self, epsilon: float | Schedule = 0.1, mu: float = 2.0, max_duration: int = 10_000):
         if not mu > 1:
-            raise TaacError(f"ZetaExplorer.mu must be above 1 (the zeta distribution has no sum below), got {mu}")
+            raise TaacError(f"ZetaExplorer.mu must be above 1 (else the zeta distribution has no sum), got {mu}")
         refuse_below(1, "ZetaExplorer", max_duration=max_duration)
         _check_epsilon(epsilon, "ZetaExplorer")
         self.scheduled = follow(self, epsilon=epsilon)

@@ -347,6 +347,6 @@ def _check_masked(algorithm: Algorithm, reward_normalizer: RewardNormalizer | Re
         )
     if isinstance(reward_normalizer, RewardScaler):
         raise TaacError(
-            "create_agent.normalize_rewards = 'scale' cannot be combined with an 'agent_mask' in the observation: an absent "
-            "agent has no return. Bind True or False"
+            "create_agent.normalize_rewards = 'scale' and 'bounded' cannot be combined with an 'agent_mask' in the observation: "
+            "an absent agent has no return. Bind True or False"
         )

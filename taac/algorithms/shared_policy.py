@@ -74,7 +74,7 @@ class AgentBatch:
         self._limited = AGENT_TRUNCATED in keyed
         if self._limited and not self.masked:
             raise TaacError(
-                f"the observation's '{AGENT_TRUNCATED}' is of agents that leave, which an '{AGENT_MASK}' tells: add it"
+                f"the observation has an '{AGENT_TRUNCATED}' and no '{AGENT_MASK}', which says which agents have left: add it"
             )
         for key in (AGENT_MASK, AGENT_TRUNCATED)[: self.masked + self._limited]:
             mask = keyed[key]

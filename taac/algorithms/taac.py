@@ -142,7 +142,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         self.exact_compare_through = exact_compare_through
         if exact_compare_through and not isinstance(self.td_loss, TAACTDLoss):
             raise TaacError(
-                "exact_compare_through is of returns that go on where b~ repeats, @TAACTDLoss(), but this td_loss is "
+                "exact_compare_through needs a td_loss whose returns go on where b~ repeats, @TAACTDLoss(), but this td_loss is "
                 f"{type(self.td_loss).__name__}: remove it"
             )
         self.set_switch_threshold(switch_threshold)

@@ -115,7 +115,7 @@ class TrainedAgent:
             greedy: True: the most probable action. False: a sample of the policy, drawn from torch's generator.
 
         Returns the action in the environment's scale, batched as the observation is, and the next state. Raises TaacError if the
-        observation does not fit the space or the state, or is not finite; or if the state is none of `State`.
+        observation does not fit the space or the state, or is not finite; or if the state is no `State`.
         """
         policy = functools.partial(self._agent.predict_step, epsilon=0.0 if greedy else 1.0)
         batched, step = self._step(observation, state, policy)

@@ -71,7 +71,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """"finished", "interrupted", "failed", "diverged", or "running" if it trains now or was killed."""
+        """"finished", "interrupted", "failed", "diverged", "pruned" by a sweep, or "running" if it trains now or was killed."""
         return str(self.about.get("status"))
 
     @property

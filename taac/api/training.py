@@ -221,7 +221,7 @@ def check(
             if place.name is None:
                 raise TaacError("nothing to check: give an environment, or an environment and a method")
             if settings or named_settings or num_env_steps is not None or seed is not None:
-                raise TaacError("settings are of an experiment: give a method, too. Without both, the environment is tried alone")
+                raise TaacError("settings need an experiment: give a method, too. Without both, the environment is tried alone")
             findings = examine(place.name, ObservationEncoder)
             found = [(f.ok, in_python(f"{f.about}: {f.advice}" if f.advice else f.about)) for f in findings]
             return Checked([f"{'ok ' if ok else 'FIX'} {text}" for ok, text in found], [text for ok, text in found if not ok])

@@ -28,8 +28,8 @@ COMMANDS = {
     "export": "write a run's greedy policy to an ONNX or torch.export file that runs without this package",
     "report": "compare the runs below a folder: tables, verdicts, pictures and a page",
     "plot": "draw any summaries of any runs, averaged over seeds, to PNG, SVG or CSV",
-    "check": "build an experiment without training, and describe it",
-    "list": "name the methods and tasks that --method and --task know",
+    "check": "try an environment, or build an experiment and describe it without training",
+    "list": "name the methods, what can be added to them, and the tasks",
 }
 # Commands that read the user's own gin files. The others may be called in untrusted folders, whose modules must not run.
 MAY_IMPORT = ("train", "compare", "sweep", "check")

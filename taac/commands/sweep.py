@@ -88,8 +88,8 @@ def run() -> None:
         path = write_best(root, sweep, record, request, steps)  # again, with the whole budget
     print(printable(f"best of {len(record.trials)} trials: {best.number}, {best.value:.6g} ({best})\n{path}"))
     print(
-        f"its value is the greatest of many, so it flatters; train {path.name} with seeds that the sweep did not use, which "
-        "those of taac train and taac compare (0, 1, ...) are by default"
+        f"its value is the greatest of many, so it flatters: train {path.name} with seeds that the sweep did not use, such as "
+        "the default seeds of taac train and taac compare (0, 1, ...)"
     )
 
 

@@ -65,7 +65,7 @@ def resolve(kind: Products, device: torch.device, compiled: bool = False) -> str
         return next((other for word, other in _FASTEST if word in has and available(other, device, compiled)), "plain")
     why = _missing(kind, device, compiled)
     if why is not None:
-        raise TaacError(f"products '{kind}' were requested, but {why}; use 'auto' or 'plain'")
+        raise TaacError(f"Learner.matmul: products '{kind}' were requested, but {why}; use 'auto' or 'plain'")
     return kind
 
 

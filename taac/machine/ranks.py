@@ -119,7 +119,7 @@ class Ranks:
                 more = f" and {len(differ) - 1} more" if len(differ) > 1 else ""
                 raise TaacError(
                     f"{when}, rank {number} no longer holds the same '{differ[0]}'{more} as rank 0: something changes it by what "
-                    "only its own rank has seen. A hook or a method of your own may do so; processors of different kinds may too"
+                    "only one rank has seen, such as a hook or a method of your own, or the processors differ"
                 )
 
 

@@ -209,14 +209,14 @@ def check_offline(length: int, replay_buffer: ReplayBuffer, agent: Agent) -> Non
     algorithm = agent.algorithm
     if any(signal.needs_demonstrations for signal in agent.signals):
         raise TaacError(
-            "create_experiment.offline = True learns from demonstrations alone, from which GAIL would tell the same "
-            "demonstrations apart: remove it from create_agent.reward_signals"
+            "create_experiment.offline = True learns from demonstrations alone, and GAIL would compare these with "
+            "themselves: remove it from create_agent.reward_signals"
         )
     price = getattr(algorithm, "decision_price", None)
     if price is not None and price.target_rate is not None:
         raise TaacError(
-            f"{type(algorithm).__name__}.target_decision_rate learns a price from decisions in rollouts, which "
-            "create_experiment.offline = True has not: give a decision_price"
+            f"{type(algorithm).__name__}.target_decision_rate learns a price from decisions in rollouts, and "
+            "create_experiment.offline = True has none: give a decision_price"
         )
     if replay_buffer.size < length:
         raise TaacError(

@@ -392,7 +392,7 @@ def test_statistics_leave_out_who_is_absent():
         ({"x": X, AGENT_MASK: bounded((2,), 0, 1, torch.bool)}, CHOICES, None, r"\[3\], one entry an agent; got bool\[2\]"),
         ({"x": X, AGENT_MASK: bounded((N,), 0, 1)}, CHOICES, None, "must be binary"),
         ({**MASKED, AGENT_TRUNCATED: bounded((N,), 0, 1)}, CHOICES, None, "'agent_truncated' must be binary"),
-        ({"x": X, AGENT_TRUNCATED: PRESENCE}, CHOICES, None, "of agents that leave, which an 'agent_mask' tells: add it"),
+        ({"x": X, AGENT_TRUNCATED: PRESENCE}, CHOICES, None, "no 'agent_mask', which says which agents have left: add it"),
         (X, (CHOICES, bounded((2, 2), -1, 1)), None, r"got float32\[2, 2\]"),
     ],
 )  # fmt: skip

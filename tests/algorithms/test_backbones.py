@@ -19,7 +19,7 @@ from taac.ops.value_distributions import ValueDistribution, project
 from taac.playing.saved_agent import load_saved
 from tests.learning.test_compiled_update import COMPILE, PRIORITIZED, assert_close, traced_only  # noqa: F401
 from tests.methods import DISCRETE_METHODS, METHODS, REPRESENTATIVES, fitting, thinned
-from tests.training.runs import SMALL, TASK, assert_same_parameters, build, built, learn_until, run
+from tests.training.runs import SMALL, TASK, assert_resumes_exactly, build, built, learn_until, run
 
 BACKBONES = [name for name in shipped.files("backbones") if name != "held_noise"]  # which is no network
 # Narrow, and what keeps a test's run short; each is bound only where it is used.
@@ -338,10 +338,7 @@ def test_a_killed_run_on_a_backbone_ends_as_if_it_had_not_been(backbone, tmp_pat
         "evaluation_interval = 1000", "evaluation_episodes = 1",
     )  # fmt: skip
     files = [f"gin/backbones/{backbone}.gin"]
-    whole = run(tmp_path / "whole", *params, files=files)
-    run(tmp_path / "killed", *params, files=files, until=320)
-    again = run(tmp_path / "killed", *params, files=files)
-    assert_same_parameters(whole, again)
+    whole, again = assert_resumes_exactly(tmp_path, *params, files=files, until=[320])
     for name, buffer in whole.agent.named_buffers():
         assert torch.equal(buffer, again.agent.get_buffer(name)), name
 
@@ -355,10 +352,7 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
         "evaluation_interval = 1000", "Intervals.checkpoint_interval = 310", "Evaluator.initial_evaluation = False",
         "evaluation_episodes = 1",
     )  # fmt: skip
-    whole = run(tmp_path / "whole", *params)
-    run(tmp_path / "killed", *params, until=330)
-    again = run(tmp_path / "killed", *params)
-    assert_same_parameters(whole, again)
+    whole, again = assert_resumes_exactly(tmp_path, *params, until=[330])
     for name, buffer in whole.agent.named_buffers():
         assert torch.equal(buffer, again.agent.get_buffer(name)), name
 

@@ -124,7 +124,7 @@ def test_a_price_where_nobody_chooses_how_long_an_action_lasts_is_refused():
 def test_exact_compare_through_needs_returns_that_compare(method):
     files = ["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"]
     configuration.load(files, ["create_environment.env_name = 'Pendulum-v1'", "TaacAlgorithm.exact_compare_through = True"])
-    with pytest.raises(TaacError, match=r"exact_compare_through is of returns that go on where b~ repeats.*td_loss is"):
+    with pytest.raises(TaacError, match=r"exact_compare_through needs a td_loss whose returns go on where b~ repeats"):
         configuration.build(experiment.create_experiment)
 
 

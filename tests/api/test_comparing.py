@@ -175,7 +175,7 @@ def test_check_describes_what_train_would_do(tmp_path):
     assert any(line.startswith("what looks wrong:") for line in found.lines) and found.faults == []
     with pytest.raises(TaacError, match="nothing to check"):
         taac.check()
-    with pytest.raises(TaacError, match="settings are of an experiment: give a method, too"):
+    with pytest.raises(TaacError, match="settings need an experiment: give a method, too"):
         taac.check("Pendulum-v1", gamma=0.9)
 
 

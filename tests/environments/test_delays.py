@@ -16,7 +16,7 @@ from taac.environments.delays import ActionDelay, ObservationDelay
 from taac.environments.durations import DurationCoordinate
 from taac.errors import TaacError
 from tests.environments.toys import env_id
-from tests.training.runs import assert_same_parameters, build, rows, run
+from tests.training.runs import assert_resumes_exactly, assert_same_parameters, build, rows, run
 
 
 class Counting(gymnasium.Env):
@@ -171,11 +171,7 @@ def test_a_delay_of_0_changes_no_bit(tmp_path):
 def test_a_run_with_delays_that_was_stopped_ends_as_one_that_was_not(tmp_path):
     params = ("num_env_steps = 340", "create_environment.wrappers = (@ObservationDelay, @ActionDelay)",
               "ActionDelay.steps = (0, 3)", "ObservationDelay.steps = (1, 2)", "ActionDelay.observe_pending = True")  # fmt: skip
-    whole = run(tmp_path / "whole", *params)
-    run(tmp_path / "stopped", *params, stop=315)
-    resumed = run(tmp_path / "stopped", *params)
-    assert_same_parameters(whole, resumed)
-    assert rows(tmp_path / "whole") == rows(tmp_path / "stopped")
+    whole, _ = assert_resumes_exactly(tmp_path, *params, stop=[315])
     assert whole.environment.observation_spec.keys() == {"observation", "pending_actions", "action_delay"}
 
 

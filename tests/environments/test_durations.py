@@ -17,7 +17,7 @@ from taac.environments.durations import DurationCoordinate
 from taac.environments.single import ChosenRepeat
 from taac.errors import TaacError
 from tests.environments.toys import Probe, env_id
-from tests.training.runs import SMALL, assert_same_parameters, built, learn_until, rows, run
+from tests.training.runs import SMALL, assert_resumes_exactly, assert_same_parameters, built, learn_until, rows, run
 
 FIRST, MID, LAST = (int(t) for t in StepType)
 CHOSEN = "create_environment.action_repeat_chosen = @DurationCoordinate"
@@ -165,11 +165,7 @@ def test_with_one_step_and_no_price_it_is_the_method_alone(tmp_path):
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path):
     params = ("num_env_steps = 360", CHOSEN, "create_environment.action_repeat = 4", "DurationCoordinate.decision_price = 0.2",
               "DurationCoordinate.change_price = 0.1", "DurationCoordinate.observe_time_left = True")  # fmt: skip
-    whole = run(tmp_path / "whole", *params)
-    run(tmp_path / "stopped", *params, stop=320)
-    resumed = run(tmp_path / "stopped", *params)
-    assert_same_parameters(whole, resumed)
-    assert rows(tmp_path / "whole") == rows(tmp_path / "stopped")
+    assert_resumes_exactly(tmp_path, *params, stop=[320])
 
 
 def test_what_is_reported_counts_environment_steps_and_no_price():

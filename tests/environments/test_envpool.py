@@ -25,7 +25,7 @@ from taac.errors import NotTrusted, TaacError
 from taac.playing.pictures import Pictures
 from tests.analysis.campaigns import make_run
 from tests.environments import envpool_stand_in
-from tests.training.runs import assert_same_parameters, rows, run
+from tests.training.runs import assert_resumes_exactly, assert_same_parameters, run
 
 INSTALLED = importlib.util.find_spec("envpool") is not None
 needs_envpool = pytest.mark.skipif(not INSTALLED, reason="envpool is not installed: taac's extra 'envpool'")
@@ -153,11 +153,7 @@ SCRIPT = (
 
 def test_a_run_that_was_stopped_ends_as_the_run_that_was_not(stand_in, tmp_path, capsys):
     asked = (*SCRIPT, "create_environment.env_kwargs = {'lengths': (7, 11)}")
-    whole = run(tmp_path / "whole", *asked, method="sac")
-    run(tmp_path / "parts", *asked, method="sac", stop=131)
-    resumed = run(tmp_path / "parts", *asked, method="sac")
-    assert_same_parameters(whole, resumed)
-    assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
+    assert_resumes_exactly(tmp_path, *asked, method="sac", stop=[131])
     assert "another state" not in capsys.readouterr().err
 
 

@@ -18,7 +18,7 @@ from taac.environments.images import FrameStack, Pictures
 from taac.errors import TaacError
 from taac.learning.side_losses import Cloning, SideLosses
 from taac.ops.pictures import random_shift
-from tests.training.runs import assert_same_parameters, build, built, learn_until, run, trained
+from tests.training.runs import assert_resumes_exactly, build, built, learn_until, trained
 
 
 class Drift(gymnasium.Env):
@@ -215,9 +215,7 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
         *RUN, "create_environment.frame_stack = 3", "create_agent.random_shift = 1", "Intervals.checkpoint_interval = 20",
         "normalize_rewards = False", "reward_clip = None",
     ]  # fmt: skip
-    whole = run(tmp_path / "whole", *params)
-    run(tmp_path / "killed", *params, until=130)
-    assert_same_parameters(whole, run(tmp_path / "killed", *params))
+    assert_resumes_exactly(tmp_path, *params, until=[130])
 
 
 def test_pictures_of_bools_become_bytes():

@@ -13,7 +13,7 @@ from taac.training import experiment
 from tests.machine.test_amx import needs_amx
 from tests.machine.test_compiled import needs_compiler
 from tests.methods import fitting, thinned
-from tests.training.runs import assert_same_parameters, build, rows, run, trained
+from tests.training.runs import assert_resumes_exactly, build, trained
 
 PRIORITIZED = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
 COMPILE = "create_agent.compile = True"
@@ -158,11 +158,7 @@ def test_with_six_products_of_parts(method, traced_only):
 def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
     # With the sizes of `test_with_the_compiler`, whose programs are kept on the disk.
     params = (COMPILE, "num_envs = 2", "Intervals.checkpoint_interval = 100", "num_env_steps = 450")
-    whole = run(tmp_path / "whole", *params)
-    run(tmp_path / "killed", *params, until=430)
-    resumed = run(tmp_path / "killed", *params)
-    assert_same_parameters(whole, resumed)
-    assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
+    assert_resumes_exactly(tmp_path, *params, until=[430])
 
 
 def test_a_compiled_collector_takes_over_what_a_learner_hands_out(traced_only):

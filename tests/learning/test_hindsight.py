@@ -14,7 +14,7 @@ from taac.errors import TaacError
 from taac.replay import HindsightReplayBuffer
 from taac.training.checks import check_hindsight
 from tests.methods import DISCRETE_METHODS, METHODS, fitting, thinned
-from tests.training.runs import assert_same_parameters, built, learn_until, rows, run, trained
+from tests.training.runs import assert_resumes_exactly, built, learn_until, trained
 
 TASK = "gin/tasks/goals.gin"
 SMALL = [
@@ -189,8 +189,4 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
         "create_experiment.replay_buffer_ctor = @HindsightReplayBuffer", "reward_clip = None",
         "Intervals.checkpoint_interval = 100",
     ]  # fmt: skip
-    whole = run(tmp_path / "whole", *hindsight)
-    run(tmp_path / "killed", *hindsight, until=450)
-    resumed = run(tmp_path / "killed", *hindsight)
-    assert_same_parameters(whole, resumed)
-    assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
+    assert_resumes_exactly(tmp_path, *hindsight, until=[450])

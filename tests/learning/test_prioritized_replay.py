@@ -14,7 +14,7 @@ from taac.specs import bounded
 from tests.algorithms.test_own_encoders import LinearEncoder
 from tests.methods import REPRESENTATIVES, fitting
 from tests.test_learning import countdown
-from tests.training.runs import assert_same_parameters, build, rows, run, trained
+from tests.training.runs import assert_resumes_exactly, build, trained
 
 PRIORITIZED = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
 
@@ -48,11 +48,7 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
         "evaluation_interval = 150",
         "create_environment.max_episode_steps = 70",
     )
-    whole = run(tmp_path / "whole", *params)
-    run(tmp_path / "killed", *params, until=260)
-    resumed = run(tmp_path / "killed", *params)
-    assert_same_parameters(whole, resumed)
-    assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
+    whole, resumed = assert_resumes_exactly(tmp_path, *params, until=[260])
     assert torch.equal(whole.replay_buffer._tree.masses, resumed.replay_buffer._tree.masses)
 
 

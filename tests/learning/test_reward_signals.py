@@ -26,7 +26,7 @@ from tests.demonstrations.test_imitation import POINT, SMALL, binding, build, dr
 from tests.environments.team import TEAM
 from tests.environments.toys import env_id
 from tests.methods import DISCRETE_METHODS, REPRESENTATIVES, fitting
-from tests.training.runs import assert_same_parameters, recorded, rows, run, trained
+from tests.training.runs import assert_resumes_exactly, assert_same_parameters, recorded, run, trained
 
 CPU = torch.device("cpu")
 SIGNALS = "create_agent.reward_signals = (@ICM, @RND)"
@@ -491,12 +491,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(demonstrations, tmp_path):
         "Intervals.checkpoint_interval = 60", "evaluation_interval = 100", "evaluation_episodes = 1",
         "Intervals.summary_interval = 50",
     ]  # fmt: skip
-    whole = run(tmp_path / "whole", *more, method="sac")
-    run(tmp_path / "killed", *more, method="sac", until=130)
-    run(tmp_path / "killed", *more, method="sac", stop=170)  # between two checkpoints
-    resumed = run(tmp_path / "killed", *more, method="sac")
-    assert_same_parameters(whole, resumed)
-    assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
+    whole, resumed = assert_resumes_exactly(tmp_path, *more, method="sac", until=[130], stop=[170])
     assert resumed.learner.losses.keys() == whole.learner.losses.keys()
     assert all(float(resumed.learner.losses[tag]) == float(value) for tag, value in whole.learner.losses.items())
     tags = {tag for tag in events.read(tmp_path / "whole").scalars if tag.split("/")[0] in ("signal", "cloning")}

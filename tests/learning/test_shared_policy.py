@@ -158,7 +158,7 @@ def test_priorities_are_of_segments_and_weights_of_all_their_agents():
         ("sac_ez", TEAM, {}, [SHARED], r"ZetaExplorer explores one continuous action vector.*float32\[3, 1\]"),
         (
             "sac", TEAM, {"comes_and_goes": True}, [SHARED, "create_agent.normalize_rewards = 'scale'"],
-            "normalize_rewards = 'scale' cannot be combined with an 'agent_mask'",
+            "normalize_rewards = 'scale' and 'bounded' cannot be combined with an 'agent_mask'",
         ),
         ("sac", TEAM, {"global_state": True}, [SHARED], r"which only critics may see.*actor_encoder_ctor = @LocalEncoder"),
         ("sac_recurrent", TEAM, {"global_state": True}, [SHARED], "Recurrent algorithms do not support it"),

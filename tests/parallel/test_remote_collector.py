@@ -33,7 +33,7 @@ from tests.parallel.collecting import (
     tells_variable,
     with_collectors,
 )
-from tests.training.runs import assert_same_parameters, build, curves, rows, run
+from tests.training.runs import assert_resumes_exactly, assert_same_parameters, build, curves
 
 BREAKS = "create_environment.env_name = 'tests.toy_tasks:taac-test/BreaksDown-v0'"
 NORMALIZED = "create_agent.normalize_observations = True"
@@ -234,14 +234,9 @@ def test_a_run_that_is_stopped_ends_as_one_that_is_not(tmp_path, ahead, every):
         f"RemoteCollector.updates_per_broadcast = {every}", "evaluation_interval = 120", "checkpoint_interval = 100",
         "Intervals.summary_interval = 50",
     )  # fmt: skip
-    whole = run(tmp_path / "whole", *params)
-    for moment in (40, 170):
-        run(tmp_path / "stopped", *params, stop=moment)
-    resumed = run(tmp_path / "stopped", *params)
-    assert_same_parameters(whole, resumed)
-    assert rows(tmp_path / "whole") == rows(tmp_path / "stopped")
+    whole, resumed = assert_resumes_exactly(tmp_path, *params, stop=[40, 170])
     assert resumed.collector.num_restarts == 0 and whole.collector.episodes == resumed.collector.episodes > 10
-    assert curves(tmp_path / "whole") == curves(tmp_path / "stopped")
+    assert curves(tmp_path / "whole") == curves(tmp_path / "cut")
     for name, value in frames(whole).items():
         assert np.array_equal(frames(resumed)[name], value), name
 

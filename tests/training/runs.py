@@ -90,6 +90,22 @@ def run(path, *params, method="taac", files=(), until=None, stop=None):
     return trainer
 
 
+def assert_resumes_exactly(path, *params, until=(), stop=(), **of):
+    """Asserts that a run that was killed or stopped at these steps ends as one that never was.
+
+    They are in the folders "whole" and "cut" of `path`. Returns their trainers.
+    """
+    whole = run(path / "whole", *params, **of)
+    for moment in until:
+        run(path / "cut", *params, until=moment, **of)
+    for moment in stop:
+        run(path / "cut", *params, stop=moment, **of)
+    resumed = run(path / "cut", *params, **of)
+    assert_same_parameters(whole, resumed)
+    assert rows(path / "whole") == rows(path / "cut") != []
+    return whole, resumed
+
+
 def rows(path):
     with open(RunFolder(path).evaluations) as file:
         return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]

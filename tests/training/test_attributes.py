@@ -11,7 +11,7 @@ from taac import configuration
 from taac.errors import TaacError
 from taac.machine.compiled import CompiledFunction
 from taac.runs.run_folder import RunFolder
-from tests.training.runs import assert_same_parameters, build, recorded, run, trained
+from tests.training.runs import assert_resumes_exactly, build, recorded, trained
 
 SHORT = ("num_env_steps = 330", "evaluation_interval = 330", "evaluation_episodes = 1", "checkpoint_interval = 1000",
          "create_experiment.evaluation_envs = 1", "create_environment.max_episode_steps = 20")  # fmt: skip
@@ -82,10 +82,7 @@ def test_a_temperature_tuned_directly():
 
 def test_what_was_set_is_there_after_a_resume(tmp_path):
     params = (*SHORT, "Learner.max_grad_norm = 5.0", "Trainer.hooks = {'after_collect': @at_310}")
-    whole = run(tmp_path / "whole", *params)
-    run(tmp_path / "stopped", *params, stop=320)
-    resumed = run(tmp_path / "stopped", *params)
-    assert_same_parameters(whole, resumed)
+    whole, resumed = assert_resumes_exactly(tmp_path, *params, stop=[320])
     names = whole.attributes.names()
     assert [whole.attributes.get(name) for name in names] == [resumed.attributes.get(name) for name in names]
     assert whole.attributes.get("gamma") == whole.attributes.get("target_tau") == 0.5

@@ -16,7 +16,7 @@ from taac.runs import durable
 from taac.runs.run_folder import RunFolder
 from taac.training.hooks import POINTS, Hooks, StopWhen
 from taac.training.warm_start import load_parts
-from tests.training.runs import assert_same_parameters, build, run
+from tests.training.runs import assert_resumes_exactly, assert_same_parameters, build, run
 
 SHORT = ("num_env_steps = 330", "evaluation_interval = 320", "checkpoint_interval = 310", "evaluation_episodes = 1",
          "create_experiment.evaluation_envs = 1", "create_environment.max_episode_steps = 20")  # fmt: skip
@@ -74,11 +74,9 @@ def test_every_point_is_reached_in_its_place(tmp_path):
 @pytest.mark.slow
 def test_gin_binds_functions_and_objects_and_checkpoints_keep_their_state(tmp_path):
     params = (*SHORT, "Trainer.hooks = {'before_update': (@halve_the_temperature, @Note()), 'after_collect': @Note()}")
-    without, whole = run(tmp_path / "without", *SHORT), run(tmp_path / "whole", *params)
+    without = run(tmp_path / "without", *SHORT)
+    whole, resumed = assert_resumes_exactly(tmp_path, *params, stop=[315])
     assert whole.agent.algorithm.action_temperature.value < without.agent.algorithm.action_temperature.value - 10
-    run(tmp_path / "stopped", *params, stop=315)
-    resumed = run(tmp_path / "stopped", *params)
-    assert_same_parameters(whole, resumed)
     assert whole.hooks.state_dict() == resumed.hooks.state_dict()
     assert [state["count"] for state in whole.hooks.state_dict().values()] == [
         whole.learner.num_updates,

@@ -18,7 +18,7 @@ from tests.learning.test_compiled_update import COMPILE, PRIORITIZED, assert_clo
 from tests.machine import pretend_gpu
 from tests.methods import every_method, fitting, thinned
 from tests.parallel.collecting import with_collectors
-from tests.training.runs import assert_same_parameters, build, learn_until, rows, run
+from tests.training.runs import assert_resumes_exactly, build, learn_until, run
 
 REAL = torch.cuda.is_available()
 pretended = contextlib.nullcontext if REAL else pretend_gpu.pretended
@@ -91,10 +91,7 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(case, tmp_path):
     """With the GPU's random numbers."""
     method, params = WHOLE[case]
     with pretended():
-        whole = run(tmp_path / "whole", *SMALL, SHORT, *params, method=method)
-        run(tmp_path / "killed", *SMALL, SHORT, *params, method=method, until=44)
-        assert_same_parameters(whole, run(tmp_path / "killed", *SMALL, SHORT, *params, method=method))
-    assert rows(tmp_path / "whole") == rows(tmp_path / "killed") != []
+        assert_resumes_exactly(tmp_path, *SMALL, SHORT, *params, method=method, until=[44])
 
 
 @pytest.mark.parametrize("first_on_gpu", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -135,10 +132,7 @@ def test_updates_replayed_as_cuda_graphs(method, params):
 @pytest.mark.parametrize("method", ["sac", "taac"])
 def test_a_killed_compiled_run_ends_as_the_run_that_was_never_killed(method, tmp_path):
     params = (*SMALL, SHORT, COMPILE, "create_experiment.device = 'cuda'")
-    whole = run(tmp_path / "whole", *params, method=method)
-    run(tmp_path / "killed", *params, method=method, until=44)
-    assert_same_parameters(whole, run(tmp_path / "killed", *params, method=method))
-    assert rows(tmp_path / "whole") == rows(tmp_path / "killed") != []
+    assert_resumes_exactly(tmp_path, *params, method=method, until=[44])
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import torch
 
 from taac.errors import TaacError
 from taac.training.resets import Reset
-from tests.training.runs import assert_same_parameters, build, learn_until, run
+from tests.training.runs import assert_resumes_exactly, build, learn_until, run
 
 
 def before_and_after(reset, *params, method="taac"):
@@ -80,11 +80,7 @@ def test_a_resumed_run_resets_where_the_whole_run_does(tmp_path, optimizer):
     params = (f"Learner.optimizer_ctor = {optimizer}", "Trainer.hooks = {'before_update': @Reset()}", "Reset.at = (20, 60)",
               "num_env_steps = 400", "evaluation_interval = 400", "evaluation_episodes = 1")  # fmt: skip
     plain = run(tmp_path / "plain", *params[:1], *params[3:], method="sac")
-    whole = run(tmp_path / "whole", *params, method="sac")
-    for stop in (320, 322, 350):  # 20 updates were taken, and 22
-        run(tmp_path / "stopped", *params, method="sac", stop=stop)
-    resumed = run(tmp_path / "stopped", *params, method="sac")
-    assert_same_parameters(whole, resumed)
+    whole, _ = assert_resumes_exactly(tmp_path, *params, method="sac", stop=[320, 322, 350])  # 20 updates were taken, and 22
     name = "algorithm.actor.head.weight"
     assert not torch.equal(whole.agent.state_dict()[name], plain.agent.state_dict()[name])
 

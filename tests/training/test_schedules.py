@@ -13,7 +13,7 @@ from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule, PiecewiseSchedule, Schedules
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
-from tests.training.runs import assert_same_parameters, build, curves, rows, run
+from tests.training.runs import assert_resumes_exactly, assert_same_parameters, build, curves, run
 
 
 def linear(scope, start, end, more):
@@ -235,14 +235,8 @@ def test_a_resumed_run_makes_up_no_updates(tmp_path):
 def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
     params = (*EVERYTHING, "Intervals.checkpoint_interval = 70", "evaluation_interval = 150", "num_envs = 2",
               "replay_length = 150", "TAACTDLoss.gamma = 0.9", "num_env_steps = 480", "evaluation_episodes = 1")  # fmt: skip
-    whole = run(tmp_path / "whole", *params)
-    for moment in (310, 452):
-        run(tmp_path / "killed", *params, until=moment)
-    run(tmp_path / "killed", *params, stop=465)  # and one that lies between two scheduled checkpoints
-    resumed = run(tmp_path / "killed", *params)
-    assert_same_parameters(whole, resumed)
-    assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
-    assert curves(tmp_path / "whole") == curves(tmp_path / "killed")
+    whole, resumed = assert_resumes_exactly(tmp_path, *params, until=[310, 452], stop=[465])
+    assert curves(tmp_path / "whole") == curves(tmp_path / "cut")
     assert torch.equal(whole.agent.algorithm.weights, resumed.agent.algorithm.weights)
     assert resumed.learner.num_updates == whole.learner.num_updates == whole.update_ratio.updates_due(480)
 

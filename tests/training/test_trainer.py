@@ -12,7 +12,7 @@ from taac.data_structures import StepType
 from taac.errors import TaacError
 from taac.runs.run_folder import RunFolder
 from taac.training.summaries import unknown_tags
-from tests.training.runs import assert_same_parameters, build, rows, run
+from tests.training.runs import assert_resumes_exactly, assert_same_parameters, build, rows, run
 
 
 def test_counting_transitions_and_updates():
@@ -201,9 +201,7 @@ def test_nested_observations_with_an_image(tmp_path):
         "ImageEncoder.output_size = 16",
     )  # fmt: skip
     before = build(*params, method="taac_l").agent.state_dict()
-    whole = run(tmp_path / "whole", *params, method="taac_l")
-    run(tmp_path / "killed", *params, method="taac_l", until=130)
-    assert_same_parameters(whole, run(tmp_path / "killed", *params, method="taac_l"))
+    whole, _ = assert_resumes_exactly(tmp_path, *params, method="taac_l", until=[130])
     kept = whole.replay_buffer._storage.time_step
     assert kept.observation["camera"].dtype == torch.uint8 and kept.observation["rest"][1].dtype == torch.int64
     assert kept.observation["rest"][0].dtype == torch.float32 and kept.prev_action.abs().max() <= 1

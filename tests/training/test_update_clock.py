@@ -8,7 +8,7 @@ import pytest
 
 from taac.data_structures import LAST
 from taac.runs.run_folder import RunFolder
-from tests.training.runs import assert_same_parameters, build, rows, run
+from tests.training.runs import assert_resumes_exactly, assert_same_parameters, build, run
 
 TRANSITIONS = "UpdateRatio.update_clock = 'transitions'"
 # Episodes of 7 steps under a repeat of 3 are transitions of 3, 3 and 1 steps, and a reset.
@@ -58,15 +58,10 @@ def test_of_actions_of_one_step_both_clocks_are_one():
 def test_transitions_are_held_over_a_resume(tmp_path):
     params = (TRANSITIONS, "Intervals.checkpoint_interval = 70", "updates_per_iteration = 2", "unroll_length = 3",
               "num_env_steps = 450", "evaluation_episodes = 1")  # fmt: skip
-    whole = run(tmp_path / "whole", *params, method="sac_nrep")
-    for moment in (333, 404):
-        run(tmp_path / "killed", *params, method="sac_nrep", until=moment)
-    resumed = run(tmp_path / "killed", *params, method="sac_nrep")
+    whole, resumed = assert_resumes_exactly(tmp_path, *params, method="sac_nrep", until=[333, 404])
     earned = [trainer.update_ratio.state_dict()["transitions"] for trainer in (whole, resumed)]
     assert earned[0] == earned[1] > 45
     assert resumed.learner.num_updates == whole.learner.num_updates == earned[0] * 2 // 3
-    assert_same_parameters(whole, resumed)
-    assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
 
 
 def test_frames_that_last_several_steps_take_less_memory():
