@@ -333,10 +333,10 @@ def test_generated_pages_are_up_to_date(path):
 def test_generated_pages_follow_the_tables(monkeypatch):
     before = docs_tables.summaries(), docs_tables.macros()
     monkeypatch.setitem(docs_tables.TAGS, "{phase}/new", "of a tag")
-    monkeypatch.setitem(docs_tables.TASK_MACROS, "new", "of a macro")
+    monkeypatch.setitem(docs_tables.TASK_MACROS, "gamma", "of a macro")
     after = docs_tables.summaries(), docs_tables.macros()
     assert "| `rollout/new`, `evaluation/new` | of a tag |\n" in after[0]
-    assert "| `new` | of a macro |\n" in after[1]
+    assert "| `gamma` | of a macro | `0.99` | `0.99` |\n" in after[1]
     assert before[0] != after[0] and before[1] != after[1]
     monkeypatch.setitem(docs_tables.TAGS, "new", "a | b")
     with pytest.raises(ValueError, match="break the table"):
