@@ -101,7 +101,7 @@ class ReplayBuffer:
         self._stacked = [given.shape != stored for given, stored in zip(nest.flatten(self._spec), shapes)]
         self.num_envs, self.length, self.device = num_envs, length, torch.device(device)
         self.burn_in, self.learns_on_last_frame = burn_in, learns_on_last_frame
-        self.frame_bytes = required_bytes(experience_spec, num_envs, 1)
+        self.frame_bytes = num_envs * sum(spec.num_bytes for spec in nest.flatten(experience_spec))
         self._hold(nest.map_structure(lambda s: s.zeros(0, num_envs, device=self.device), experience_spec))
         self._strata: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # for the last batch size
         self._episodes: EpisodeIndex | None = None  # until somebody asks
@@ -372,8 +372,3 @@ def stored_spec(experience_spec: Nest, frame_stack: int) -> Nest:
 
     step = experience_spec.time_step
     return experience_spec._replace(time_step=step._replace(observation=nest.map_structure(newest, step.observation)))
-
-
-def required_bytes(experience_spec: Nest, num_envs: int, length: int) -> int:
-    """The size in bytes of a buffer with these arguments, without allocating it."""
-    return length * num_envs * sum(spec.num_bytes for spec in nest.flatten(experience_spec))

@@ -115,12 +115,6 @@ def test_a_tie_repeats_when_greedy_and_is_a_fair_coin_in_rollouts():
     assert algorithm.rollout_step(time_step, state).decided.float().mean().item() == pytest.approx(0.5, abs=0.02)
 
 
-@pytest.mark.parametrize("p, greedy", [(0.2, False), (0.45, False), (0.55, True), (0.9, True)])
-def test_greedily_the_likelier_of_the_two(p, greedy):
-    step = small(clipping=with_probability(p)).predict_step(reference.frame(5), state_of("constant", 5))
-    assert step.decided.tolist() == [greedy] * 5
-
-
 @pytest.mark.parametrize("kind", ["constant", "quadratic"])
 def test_predict_step_does_not_depend_on_chance(kind):
     algorithm, state, time_step = small(kind, randomize_first_state_tau=True), state_of(kind, 40), reference.frame(40, F)

@@ -41,15 +41,6 @@ def huge(name):
     return lambda folder: os.truncate(folder / name, 100 << 20)
 
 
-def garble(old, new):
-    def spoil(folder):
-        text = (folder / "evaluations.csv").read_text()
-        assert text.count(old) == 1
-        (folder / "evaluations.csv").write_text(text.replace(old, new))
-
-    return spoil
-
-
 def link(folder):
     (folder / "run.json").rename(folder / "elsewhere.json")
     (folder / "run.json").symlink_to(folder / "elsewhere.json")
@@ -70,7 +61,6 @@ BAD = {
         write("evaluations.csv", csv_of(value="1e200")),
         "impossible numbers in 1 row(s), the first at step 100: 1e+200 for return_mean",
     ),
-    "garbled": (garble(",900.0,1.0,", ",9oo.0,1.0,"), "evaluations.csv is damaged: line 10 has '9oo.0' for return_mean"),
     "long field": (write("evaluations.csv", csv_of(head=["x" * 200_000])), "field larger than"),
 }  # fmt: skip
 

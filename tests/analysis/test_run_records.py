@@ -55,35 +55,35 @@ def test_a_run_itself_can_be_the_root(tmp_path):
 @pytest.mark.parametrize(
     "method, algorithm, expected",
     [
-        ("taac_q", "TaacAlgorithm", ("taac_q", "run.json")),
-        (None, "TaacAlgorithm", ("TaacAlgorithm", "algorithm")),
-        (None, "scope/mine.MyAlgorithm()", ("MyAlgorithm", "algorithm")),
-        (None, "", ("parent", "folder")),
+        ("taac_q", "TaacAlgorithm", "taac_q"),
+        (None, "TaacAlgorithm", "TaacAlgorithm"),
+        (None, "scope/mine.MyAlgorithm()", "MyAlgorithm"),
+        (None, "", "parent"),
     ],
 )
 def test_where_the_name_of_a_method_is_from(tmp_path, method, algorithm, expected):
     make_run(tmp_path / "parent" / "run", method=method, algorithm=algorithm)
     record = only(tmp_path)
-    assert (record.method, record.method_rule) == expected
+    assert record.method == expected
 
 
 @pytest.mark.parametrize(
     "bound, expected",
     [
-        ("'mine'", ("mine", "config.gin")),
-        ("None", ("TaacAlgorithm", "algorithm")),
-        ("'a\\nb'", ("TaacAlgorithm", "algorithm")),
-        ("'" + "x" * 201 + "'", ("TaacAlgorithm", "algorithm")),
+        ("'mine'", "mine"),
+        ("None", "TaacAlgorithm"),
+        ("'a\\nb'", "TaacAlgorithm"),
+        ("'" + "x" * 201 + "'", "TaacAlgorithm"),
     ],
 )
 def test_without_a_name_in_run_json_the_configuration_tells_it(tmp_path, bound, expected):
     given = f"create_experiment.method = {bound}\n"
     make_run(tmp_path / "parent" / "run", method=None, algorithm="TaacAlgorithm", extra_gin=given)
     record = only(tmp_path)
-    assert (record.method, record.method_rule) == expected
+    assert record.method == expected
     assert "create_experiment.method" not in record.settings
     folder = tmp_path / "parent" / "run"
-    assert run_records.method_of(folder, {"method": None}) == expected[0]
+    assert run_records.method_of(folder, {"method": None}) == expected
     assert run_records.method_of(folder, {"method": "y"}) == "y"
 
 

@@ -322,10 +322,6 @@ def test_continuous_target_entropy_refuses_empty_and_infinite_bounds(minimum, ma
         continuous_target_entropy(minimum, maximum, 0.1)
 
 
-def test_discrete_target_entropy_of_beta():
-    assert discrete_target_entropy(2, 0.05) == pytest.approx(0.1985, abs=5e-5)
-
-
 @pytest.mark.parametrize("num_choices, min_prob", [(2, 0.05), (2, 0.3), (3, 0.05), (5, 0.2), (18, 0.5), (1000, 0.9)])
 def test_discrete_target_entropy_is_that_of_the_policy_it_describes(num_choices, min_prob):
     probs = [1 - min_prob] + [min_prob / (num_choices - 1)] * (num_choices - 1)

@@ -190,15 +190,6 @@ def test_one_step_and_n_step_returns_are_among_them(segment):
         torch.testing.assert_close(last[acts], expected[acts])
 
 
-@PROPERTY
-@given(segments())
-def test_more_durations_only_add_rows(segment):
-    data, max_skip = segment
-    fewer, more = skip_returns(**data, max_skip=max_skip), skip_returns(**data, max_skip=max_skip + 2)
-    for few, many in zip(fewer, more):
-        assert torch.equal(few, many[:max_skip])
-
-
 def test_no_gradient_flows():
     data = {k: x.clone().requires_grad_() if x.is_floating_point() else x for k, x in INSIDE.items()}
     assert not skip_returns(**data, decided=decisions(4), max_skip=2)[0].requires_grad

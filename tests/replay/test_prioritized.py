@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 
 from taac.errors import TaacError
-from taac.replay import PrioritizedReplayBuffer, ReplayBuffer, replay_buffer
+from taac.replay import PrioritizedReplayBuffer, ReplayBuffer
 from tests.replay.saved import held, restore
 from tests.replay.test_replay_buffer import SPEC, add, assert_equal, frames_of, situations, who
 from tests.training.runs import build
@@ -333,7 +333,7 @@ def test_errors_of_another_batch_are_refused(errors):
 def test_bytes_include_the_tree(monkeypatch):
     buffer = filled(3, 1000, 0)
     buffer.reserve(1000)
-    assert buffer.num_bytes - replay_buffer.required_bytes(SPEC, 3, 1000) == 8 * 128 * (24 + 1)
+    assert buffer.num_bytes - 1000 * buffer.frame_bytes == 8 * 128 * (24 + 1)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import torch
 from taac.data_structures import StepType
 from taac.errors import EnvironmentFailed
 from taac.runs.run_folder import RunFolder
-from taac.training.interruption import Interruption
 from tests.environments.toys import env_id
 from tests.training.runs import assert_same_parameters, build, rows, run
 
@@ -95,22 +94,6 @@ def test_what_an_iteration_that_broke_off_still_owed_is_done_when_the_run_goes_o
     assert [int(row["updates"]) for row in rows(tmp_path / "run")] == [end - 10 for end in ends]
     last = RunFolder(tmp_path / "run").checkpoints.newest()
     assert not trainer.interrupted and last.env_steps == ends[-1] and last.part("learner")["num_updates"] == ends[-1] - 10
-
-
-@pytest.mark.parametrize(
-    "how, told",
-    [
-        ("sys.exit", r"it would have ended the process with SystemExit\(0\)"),
-        ("interrupt", "it would have ended the process with KeyboardInterrupt"),
-        ("dtype", "it changed torch's default dtype"),
-        ("gradients", "it changed torch's gradient mode"),
-    ],
-)
-def test_one_that_would_end_or_change_this_process_stops_the_run_with_a_checkpoint(tmp_path, how, told):
-    settings = fragile(tmp_path, how, at=9, times=1, asynchronous=False)
-    with Interruption(), pytest.raises(EnvironmentFailed, match=rf"failed at step.*{told}.* A checkpoint was written"):
-        run(tmp_path / "run", *settings, method="sac")
-    assert run(tmp_path / "run", *settings, method="sac").env_steps >= 80
 
 
 def test_an_evaluation_that_fails_leaves_a_checkpoint(tmp_path):

@@ -183,13 +183,6 @@ def test_what_a_run_leaves_behind(tmp_path):
     assert scalars["evaluation/return"].value[-1] == pytest.approx(float(rows(folder.path)[-1]["return_mean"]))
 
 
-def test_an_evaluation_without_an_end_stops_the_run():
-    trainer = build("Evaluator.max_evaluation_steps = 50", "evaluation_episodes = 1")
-    with pytest.raises(TaacError, match=r"after 50 steps .*max_episode_steps"):
-        evaluate(trainer.agent, trainer.evaluation_environment, 1, 0, max_steps=trainer.evaluator.max_steps)
-    trainer.close()
-
-
 @pytest.mark.slow
 def test_nested_observations_with_an_image(tmp_path):
     """A dict of a picture and a tuple of floats and a category, normalised, through an encoder chosen in gin; resumed."""

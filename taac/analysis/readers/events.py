@@ -6,7 +6,6 @@ checksums are not looked at: tensorboard's own reader, which computes them in Py
 
 from __future__ import annotations
 
-import math
 import struct
 from array import array
 from collections.abc import Iterator
@@ -49,7 +48,7 @@ def read(folder: Path) -> Events:
     - Files are read in the order of the numbers that the run gave them, which does not depend on clocks; files of other programs
       come last, by name. A file is read up to its first damaged record, which is noted.
     - A restarted run begins its file with a step. Earlier points at this step or later are void.
-    - If a step occurs twice, the later point counts. A value beyond `LARGEST` becomes infinite.
+    - If a step occurs twice, the later point counts.
     - Links, pipes and devices are not opened, but noted, and so is what lies beyond the limits above.
     """
     reader, notes, left = _Reader(), [], MAX_BYTES
@@ -115,7 +114,7 @@ class _Reader:
                 self._restart(step, wall_time)
             if self._began is None:
                 self._began = wall_time
-            for tag, value in _scalars(event):
+            for tag, value in ((v.tag, v.simple_value) for v in event.summary.value if v.HasField("simple_value")):
                 if not (abs(step) <= MAX_STEP and abs(wall_time) <= _MAX_TIME):
                     raise Damaged(f"the step {step} or the time {wall_time} is out of range; the rest is left out")
                 self._points += 1
@@ -154,28 +153,3 @@ def _events(raw: bytes) -> Iterator[Any]:
             except DecodeError:
                 raise Damaged(f"the record at byte {at} is damaged; the rest is left out") from None
         at = end + 4
-
-
-def _scalars(event: Any) -> Iterator[tuple[str, float]]:
-    """Yields tags and values, including TensorFlow 2's scalars, which are tensors with one number."""
-    for value in event.summary.value:
-        kind = value.WhichOneof("value")
-        number = None
-        if kind == "simple_value":
-            number = value.simple_value
-        elif kind == "tensor" and value.metadata.plugin_data.plugin_name == "scalars":
-            number = _number(value.tensor)
-        if number is not None:
-            yield value.tag, math.copysign(math.inf, number) if abs(number) > LARGEST else number
-
-
-def _number(tensor: Any) -> float | None:
-    """The number in a tensor, or None if it holds text or not exactly one number. Checks its shape before allocating."""
-    from tensorboard.util.tensor_util import make_ndarray
-
-    if any(d.size != 1 for d in tensor.tensor_shape.dim):
-        return None
-    try:
-        return float(make_ndarray(tensor).reshape(()))
-    except (ValueError, TypeError, IndexError, OverflowError):  # the content is no number, or does not fit the shape
-        return None

@@ -40,7 +40,6 @@ class Record(NamedTuple):
 
     folder: str  # relative to the root, with slashes
     method: str
-    method_rule: str  # the source of the method's name: "run.json", "config.gin", "algorithm" or "folder"
     task: str | None  # environment id; None if unknown
     seed: int | None
     status: str  # "finished", "running" or another status in run.json; "unknown" without one
@@ -131,7 +130,7 @@ def read(folder: Path, root: Path) -> Record:
         problems = [f"diverged: {how} at step {diverged}"]
     if about.get("status") == "pruned":
         problems.append("a sweep pruned it")
-    method, rule = _method(about, settings, folder)
+    method = _method(about, settings, folder)
     named = (about.get("task"), about.get("environment"), _value(settings, "create_environment.env_name"))
     task = next(filter(layout.is_name, named), None)
     if task is None:
@@ -154,7 +153,6 @@ def read(folder: Path, root: Path) -> Record:
     return Record(
         folder=_well_formed(folder.relative_to(root).as_posix()),
         method=method,
-        method_rule=rule,
         task=task,
         seed=_count(seed),
         status=_text(about.get("status")) or "unknown",
@@ -225,19 +223,16 @@ def _count(value: Any) -> int | None:
 
 def method_of(folder: Path, about: Mapping[str, Any]) -> str:
     """Returns the name of a run's method, found as in `find`. `about` is the content of its run.json."""
-    return _method(about, _settings(folder, []), folder)[0]
+    return _method(about, _settings(folder, []), folder)
 
 
-def _method(about: Mapping[str, Any], settings: Mapping[str, str], folder: Path) -> tuple[str, str]:
-    method = _text(about.get("method"))
-    if method:
-        return method, layout.RUN
-    if method := _text(_value(settings, "create_experiment.method")):
-        return method, layout.CONFIG
+def _method(about: Mapping[str, Any], settings: Mapping[str, str], folder: Path) -> str:
+    if method := _text(about.get("method")) or _text(_value(settings, "create_experiment.method")):
+        return method
     algorithm = re.fullmatch(r"@(?:\w+/)*(?:\w+\.)*(\w+)(?:\(\))?", settings.get("create_agent.algorithm_ctor", ""))
     if algorithm and _text(algorithm[1]):
-        return algorithm[1], "algorithm"
-    return _well_formed(folder.resolve().parent.name), "folder"
+        return algorithm[1]
+    return _well_formed(folder.resolve().parent.name)
 
 
 def _update_ratio(settings: Mapping[str, str]) -> float | None:

@@ -119,7 +119,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
 
 def _run(r: Record, by_task: AllScores, out: str | None) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "folder": r.folder, "task": r.task, "method": r.method, "method_from": r.method_rule, "seed": r.seed,
+        "folder": r.folder, "task": r.task, "method": r.method, "seed": r.seed,
         "status": r.status, "last_step": r.last_step, "budget": r.budget, "update_ratio": r.update_ratio,
         "diverged": r.diverged, "left_out": out, "final": None, "area": None,
     }  # fmt: skip
