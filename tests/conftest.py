@@ -15,6 +15,8 @@ import torch
 import torch._dynamo  # which the first optimizer imports
 
 from taac import registry
+from taac.algorithms import agent
+from taac.machine import compiled
 from taac.machine.processes import INTERRUPTIONS
 from taac.training import compilation
 from tests.environments import forks
@@ -51,6 +53,13 @@ def _state_home(tmp_path_factory):
     del os.environ["XDG_STATE_HOME"]
     if before is not None:
         os.environ["XDG_STATE_HOME"] = before
+
+
+@pytest.fixture
+def traced_only(monkeypatch):
+    """Runs what was traced as it is: all but the compiler, in seconds instead of minutes."""
+    monkeypatch.setattr(agent, "check_compiler", lambda device: None)
+    monkeypatch.setattr(compiled, "compile_graph", lambda graph, *_: graph)
 
 
 def _unbind():

@@ -8,14 +8,13 @@ between operations.
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import sys
 import sysconfig
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -45,7 +44,6 @@ class CompiledFunction(Unwatched):
         module: the module whose parameters and buffers `fn` reads. They may change between calls, but only in place. `fn`
             may change buffers. If one of its Python attributes has changed, `fn` is traced and compiled again.
         parts: number of bfloat16 parts of each float32 factor in matrix products, see `amx`. None uses torch's products.
-        compiler: "inductor", torch's compiler, or "none", which runs the traced graph without compiling it.
         optional: warns and calls `fn` itself where compiling fails.
 
     Attributes:
@@ -61,11 +59,9 @@ class CompiledFunction(Unwatched):
         fn: Callable[..., Nest],
         module: torch.nn.Module,
         parts: int | None = None,
-        compiler: Literal["inductor", "none"] = "inductor",
         optional: bool = False,
     ):
-        self._fn, self._module, self._compiler, self._optional = fn, module, compiler, optional
-        self._parts = parts
+        self._fn, self._module, self._parts, self._optional = fn, module, parts, optional
         self._programs: dict[Any, tuple[Callable[..., list[Any]], Callable[[Iterator[Any]], Nest]]] = {}
         self._attributes = TracedAttributes(module)
         self.retraced = 0  # how often an attribute had changed
@@ -107,7 +103,7 @@ class CompiledFunction(Unwatched):
     def _first_call(self, key: Any, args: tuple[Nest, ...], leaves: list[torch.Tensor]) -> Nest:
         graph, structure = trace(self._fn, args, self._module, decompositions(self._parts))
         try:
-            program = captured(functools.partial(self._compile, graph), graph, leaves)
+            program = captured(lambda leaves: compile_graph(graph, leaves, self._parts), graph, leaves)
             with torch.no_grad():
                 results = program(*leaves)
         except Exception as error:
@@ -117,9 +113,6 @@ class CompiledFunction(Unwatched):
             ) from error
         self._programs[key] = program, nest.packer(structure)
         return nest.pack_like(structure, results)
-
-    def _compile(self, graph: torch.fx.GraphModule, leaves: list[torch.Tensor]) -> Callable[..., list[Any]]:
-        return graph if self._compiler == "none" else compile_graph(graph, leaves, self._parts)
 
 
 def trace(

@@ -18,7 +18,6 @@ from taac.errors import TaacError
 from taac.networks import ActorNetwork
 from taac.networks.bodies import MlpBody
 from tests.environments.team import TEAM
-from tests.learning.test_compiled_update import traced_only  # noqa: F401
 from tests.methods import METHODS, fitting, thinned
 from tests.training.runs import build
 
@@ -348,7 +347,7 @@ def test_a_saved_collector_goes_on_alike(noise):
             collector.environment.close()
 
 
-def test_acting_is_one_program(traced_only):  # noqa: F811
+def test_acting_is_one_program(traced_only):
     plain, compiled = (build(*SHORT, *EXPLORERS[0], f"create_agent.compile = {on}") for on in (False, True))
     for trainer in (plain, compiled):
         torch.manual_seed(0)

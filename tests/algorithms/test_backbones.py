@@ -17,7 +17,7 @@ from taac.ops import distributions, value_distributions
 from taac.ops.schedules import CosineSchedule
 from taac.ops.value_distributions import ValueDistribution, project
 from taac.playing.saved_agent import load_saved
-from tests.learning.test_compiled_update import COMPILE, PRIORITIZED, assert_close, traced_only  # noqa: F401
+from tests.learning.test_compiled_update import COMPILE, PRIORITIZED, assert_close, told_by
 from tests.methods import DISCRETE_METHODS, METHODS, REPRESENTATIVES, fitting, thinned
 from tests.training.runs import SMALL, TASK, assert_resumes_exactly, build, built, learn_until, run
 
@@ -276,15 +276,10 @@ def compiled():
 
 
 @pytest.mark.parametrize("method, backbone", compiled())
-def test_compiled_as_eager(method, backbone, traced_only):  # noqa: F811
+def test_compiled_as_eager(method, backbone, traced_only):
     found = []
     for more in ((COMPILE,), ()):
-        trainer = with_backbone(method, backbone, PRIORITIZED, *more)
-        told, update = [], trainer.learner.update
-        trainer.learner.update = lambda *args, update=update, told=told: told.append(update(*args)) or told[-1]
-        learn_until(trainer, 3)
-        found.append((trainer, told))
-        trainer.close()
+        found.append(told_by(with_backbone(method, backbone, PRIORITIZED, *more), 3))
     # A bias before a normalisation has a gradient of rounding errors alone, of which Adam makes steps.
     assert_close(*found, rtol=1e-4, atol=5e-4 if backbone in GATHER else 1e-5)
 

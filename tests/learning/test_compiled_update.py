@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from taac.algorithms import agent as agent_module
 from taac.errors import TaacError
-from taac.learning import learner as learner_module
 from taac.machine.compiled import CompiledFunction
 from taac.training import experiment
 from tests.machine.test_amx import needs_amx
@@ -19,20 +17,17 @@ PRIORITIZED = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
 COMPILE = "create_agent.compile = True"
 
 
-@pytest.fixture
-def traced_only(monkeypatch):
-    """What was traced is run as it is: all but the compiler, in seconds instead of minutes."""
-    monkeypatch.setattr(agent_module, "check_compiler", lambda device: None)
-    for module in (agent_module, learner_module):
-        monkeypatch.setattr(module, "CompiledFunction", lambda *args, **more: CompiledFunction(*args, compiler="none", **more))
+def told_by(trainer, updates):
+    """The trainer after so many updates, closed, and what each of them told."""
+    told, update = [], trainer.learner.update
+    trainer.learner.update = lambda *args: told.append(update(*args)) or told[-1]
+    return trained(trainer, updates), told
 
 
 def updated(method, *params, updates=6):
     """A trainer after so many updates, and what each of them told."""
-    trainer, told = build("num_envs = 2", "Learner.learning_rate = 0.01", *fitting(method), *params, method=method), []
-    update = trainer.learner.update
-    trainer.learner.update = lambda *args: told.append(update(*args)) or told[-1]
-    return trained(trainer, updates), told
+    more = "num_envs = 2", "Learner.learning_rate = 0.01", *fitting(method), *params
+    return told_by(build(*more, method=method), updates)
 
 
 def assert_close(found, expected, **tolerance):

@@ -11,7 +11,6 @@ import torch
 from taac.analysis.readers import events
 from taac.errors import TaacError
 from taac.learning.diagnostics import Diagnostics, RunningMeans, explained_variances
-from tests.learning.test_compiled_update import traced_only  # noqa: F401
 from tests.learning.test_guard import make_batch, make_learner
 from tests.training.runs import assert_same_parameters
 from tests.training.test_tensorboard import train

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.learning.test_compiled_update import COMPILE, traced_only  # noqa: F401, a fixture
+from tests.learning.test_compiled_update import COMPILE
 from tests.methods import fitting, thinned
 from tests.training.runs import SMALL as RUN
 from tests.training.runs import assert_same_parameters, build, built, trained
@@ -56,7 +56,7 @@ def test_an_actor_with_batch_statistics_proposes_once():
     assert told == [held, held, learns]
 
 
-def test_compiled_updates_have_a_program_for_each(traced_only):  # noqa: F811
+def test_compiled_updates_have_a_program_for_each(traced_only):
     compiled, eager = (build(*SMALL, *more, method="sac") for more in ((COMPILE,), ()))
     trained(compiled, 4)
     torch.manual_seed(0)

@@ -9,7 +9,7 @@ import torch
 from taac import nest
 from taac.machine.products import using
 from taac.networks import ActorNetwork, CriticEnsemble
-from tests.learning.test_compiled_update import COMPILE, traced_only  # noqa: F401, a fixture
+from tests.learning.test_compiled_update import COMPILE
 from tests.training.runs import assert_same_parameters, build, learn_until, run
 
 
@@ -42,7 +42,7 @@ MODES = ("num_env_steps = 120", "initial_collect_steps = 60", "batch_size = 4", 
 @pytest.mark.parametrize(
     "compile", [(), pytest.param((COMPILE,), marks=pytest.mark.slow)], ids=["uncompiled", "compiled"]
 )
-def test_neither_evaluations_nor_neighbours_change_networks_with_statistics(compile, traced_only, tmp_path):  # noqa: F811
+def test_neither_evaluations_nor_neighbours_change_networks_with_statistics(compile, traced_only, tmp_path):
     trainers = [run(tmp_path / str(interval), *MODES, *compile, f"evaluation_interval = {interval}") for interval in (20, 120)]
     assert_same_parameters(*trainers)
     agent = trainers[0].agent

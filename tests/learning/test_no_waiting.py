@@ -18,7 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from taac import nest, specs
 from taac.algorithms import SacAlgorithm
-from taac.algorithms import agent as agent_module
 from taac.algorithms.action_specs import DiscreteActionSpec
 from taac.algorithms.agent import Agent
 from taac.algorithms.reward_signals import GAIL, RND
@@ -27,7 +26,6 @@ from taac.learning import learner as learner_module
 from taac.learning import side_losses
 from taac.learning.guard import CUDA_INTERVAL
 from taac.learning.learner import Learner
-from taac.machine.compiled import CompiledFunction
 from taac.machine.cuda_graphs import places
 from taac.ops.schedules import LinearSchedule
 from taac.specs import TensorSpec, bounded
@@ -41,12 +39,9 @@ META = torch.device("meta")
 
 
 @pytest.fixture(autouse=True)
-def no_numbers(monkeypatch):
+def no_numbers(monkeypatch, traced_only):
     """Builds on the meta device; compiled programs are traced and not compiled."""
     monkeypatch.setattr(experiment, "choose_device", lambda *_: META)
-    monkeypatch.setattr(agent_module, "check_compiler", lambda device: None)
-    for module in (agent_module, learner_module):
-        monkeypatch.setattr(module, "CompiledFunction", lambda *args, **more: CompiledFunction(*args, compiler="none", **more))
     for module in (learner_module, side_losses):  # torch has no mixed precision on this device
         monkeypatch.setattr(module, "mixed_precision", lambda *_: contextlib.nullcontext())
     enabled = torch.is_autocast_enabled

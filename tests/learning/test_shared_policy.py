@@ -8,35 +8,25 @@ import torch
 from taac import configuration, nest
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
-from taac.algorithms import agent as agent_module
 from taac.data_structures import StepType
 from taac.demonstrations.replay import demonstrated_frames
 from taac.errors import TaacError
-from taac.learning import learner as learner_module
-from taac.machine.compiled import CompiledFunction
 from taac.runs.run_folder import RunFolder
 from taac.specs import AGENT_MASK
 from taac.training import experiment
 from tests.environments.team import ALONE, CALLED, TEAM, Team
+from tests.learning.test_compiled_update import PRIORITIZED, assert_close, told_by
 from tests.training.runs import built, recorded, trained
 
 SHARED = "create_agent.shared_policy = True"
 SMALL = ["hidden_layers = (32,)", "batch_size = 32", "initial_collect_steps = 100", "num_envs = 2", "replay_length = 2000",
          "normalize_rewards = False", "reward_clip = None"]  # fmt: skip
-PRIORITIZED = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
 
 
 def build(method, *params, env=TEAM, **kwargs):
     task = "discrete_control" if "discrete" in method or "branches" in method else "simple_control"
     bound = f"create_environment.env_name = '{env}'", f"create_environment.env_kwargs = {kwargs!r}"
     return built([f"gin/tasks/{task}.gin", f"gin/methods/{method}.gin"], [*SMALL, *bound, *params])
-
-
-def train(trainer, updates):
-    told = []
-    update = trainer.learner.update
-    trainer.learner.update = lambda *args: told.append(update(*args)) or told[-1]
-    return trained(trainer, updates), told
 
 
 TEAMS = {
@@ -97,7 +87,7 @@ LEARNING = ["learning_rate = 3e-3", "hidden_layers = (64,)", "batch_size = 64", 
 )
 def test_a_shared_policy_and_branches_are_learnt(method, kwargs, params, random):
     """At each of 20 steps the answer to what each agent sees is worth 1; random answers bring much less."""
-    trainer, _ = train(build(method, *LEARNING, *params, **kwargs), 500)
+    trainer, _ = told_by(build(method, *LEARNING, *params, **kwargs), 500)
     evaluated = evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=1)
     whole = 20
     if kwargs.get("own_reward"):  # the sum over agents
@@ -108,32 +98,25 @@ def test_a_shared_policy_and_branches_are_learnt(method, kwargs, params, random)
 def test_choices_that_a_branchs_mask_forbids_are_never_made():
     """The environment asserts it: at random, exploring, from the policy, and greedily. With all that summaries can show."""
     diagnostics = "Learner.diagnostics = 'histograms'"
-    trainer, _ = train(build("sac_branches", *EXPLORE, diagnostics, env=ALONE, mask=True), 60)
+    trainer, _ = told_by(build("sac_branches", *EXPLORE, diagnostics, env=ALONE, mask=True), 60)
     assert summarize(evaluate(trainer.agent, trainer.evaluation_environment, 5, seed=1)).length == 20
 
 
 @pytest.mark.parametrize(
     "method, kwargs", [("sac_branches", {"env": ALONE, "mask": True}), TEAMS["taac"]]
 )
-def test_compiled_updates_are_the_plain_ones(method, kwargs, monkeypatch):
-    monkeypatch.setattr(agent_module, "check_compiler", lambda device: None)
-    for module in (agent_module, learner_module):
-        monkeypatch.setattr(module, "CompiledFunction", lambda *args, **more: CompiledFunction(*args, compiler="none", **more))
+def test_compiled_updates_are_the_plain_ones(method, kwargs, traced_only):
     if kwargs.get("env") != ALONE:
         kwargs = {**kwargs, "comes_and_goes": True}
     shared = [] if "env" in kwargs else [SHARED]
-    compiled, told = train(build(method, "create_agent.compile = True", *shared, PRIORITIZED, **kwargs), 4)
-    plain, also_told = train(build(method, *shared, PRIORITIZED, **kwargs), 4)
-    assert len(compiled.agent._rollout_step._programs) == 1
-    for one, other in zip(told, also_told, strict=True):
-        torch.testing.assert_close(one.extra, other.extra, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(one.segment_error, other.segment_error, rtol=1e-4, atol=1e-5)
-    for name, value in plain.agent.state_dict().items():
-        torch.testing.assert_close(compiled.agent.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+    compiled = told_by(build(method, "create_agent.compile = True", *shared, PRIORITIZED, **kwargs), 4)
+    plain = told_by(build(method, *shared, PRIORITIZED, **kwargs), 4)
+    assert len(compiled[0].agent._rollout_step._programs) == 1
+    assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
 
 
 def test_priorities_are_of_segments_and_weights_of_all_their_agents():
-    trainer, told = train(build("sac", SHARED, PRIORITIZED, own_reward=True), 3)
+    trainer, told = told_by(build("sac", SHARED, PRIORITIZED, own_reward=True), 3)
     agent, batch = trainer.agent, trainer.replay_buffer.sample(32, 2)
     assert told[0].segment_error.shape == (32,) and told[0].loss.shape == (2, 96)
     weights, torch_state = torch.rand(32), torch.get_rng_state()
@@ -186,7 +169,7 @@ def test_a_choice_that_was_shown_once_is_recalled():
         "initial_collect_steps = 300", "Temperature.initial_value = 0.1", "GRUMemory.output_size = 16",
         "Trainer.segment_length = 6", "RecurrentDiscreteSacAlgorithm.burn_in = 1", env=CALLED,
     )  # fmt: skip
-    train(trainer, 600)
+    trained(trainer, 600)
     assert 1.7 < summarize(evaluate(trainer.agent, trainer.evaluation_environment, 30, seed=5)).return_mean <= 2.0
 
 
@@ -194,7 +177,7 @@ def test_a_choice_that_was_shown_once_is_recalled():
 def test_a_centralised_critic_explains_what_no_agent_sees():
     """A coin that the global state shows is worth 3 or -3: the critics learn it, and the policy answers as well without."""
     central = "SacAlgorithm.actor_encoder_ctor = @LocalEncoder"
-    trainer, _ = train(build("sac", *LEARNING, SHARED, central, kind="box", global_state=True), 500)
+    trainer, _ = told_by(build("sac", *LEARNING, SHARED, central, kind="box", global_state=True), 500)
     algorithm, agents = trainer.agent.algorithm, trainer.agent.agents
     sampled = trainer.agent.prepare(trainer.replay_buffer.sample(200, 2)).time_step
     observation = {key: leaf[0] for key, leaf in sampled.observation.items()}

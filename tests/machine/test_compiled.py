@@ -19,7 +19,6 @@ from taac.machine.processes import INTERRUPTIONS
 needs_compiler = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++")) is None, reason="there is no C++ compiler here"
 )
-COMPILERS = ["none", pytest.param("inductor", marks=needs_compiler)]
 
 
 class Model(torch.nn.Module):
@@ -55,11 +54,13 @@ def assert_same(found, expected):
             assert not one.requires_grad
 
 
-@pytest.mark.parametrize("compiler", COMPILERS)
-def test_the_same_numbers_the_same_noise_and_what_changed_in_place(compiler):
+@pytest.mark.parametrize("compiler", ["none", pytest.param("inductor", marks=needs_compiler)])
+def test_the_same_numbers_the_same_noise_and_what_changed_in_place(compiler, request):
+    if compiler == "none":
+        request.getfixturevalue("traced_only")
     torch.manual_seed(0)
     model = Model()
-    program = CompiledFunction(model.differentiate, model, compiler=compiler)
+    program = CompiledFunction(model.differentiate, model)
     for _ in range(4):
         given, state = batch(), torch.get_rng_state()
         found, after = program(given), torch.get_rng_state()
@@ -89,31 +90,31 @@ def test_compiled_products_are_rounded_to_bfloat16_where_they_are_said_to_be():
     assert (found - plain).norm() < 0.3 * (plain - exact).norm()
 
 
-def test_another_shape_is_another_program():
+def test_another_shape_is_another_program(traced_only):
     model = Model()
 
     def means(x):
         return model.actor(x).mean(0)
 
-    program = CompiledFunction(means, model, compiler="none")
+    program = CompiledFunction(means, model)
     for rows in (2, 5, 2):
         x = torch.randn(rows, 3)
         torch.testing.assert_close(program(x), means(x).detach())
     assert len(program._programs) == 2
 
 
-def test_another_kind_of_number_is_another_program():
+def test_another_kind_of_number_is_another_program(traced_only):
     def half(x):
         return x / 2 if x.is_floating_point() else x // 2
 
-    program = CompiledFunction(half, torch.nn.Module(), compiler="none")
+    program = CompiledFunction(half, torch.nn.Module())
     for x, expected in ((torch.ones(1), 0.5), (torch.ones(1, dtype=torch.int64), 0), (torch.ones(1), 0.5)):
         assert program(x) == expected
 
 
-def test_a_buffer_that_it_moves_moves_once_a_call():
+def test_a_buffer_that_it_moves_moves_once_a_call(traced_only):
     model = torch.nn.BatchNorm1d(3)
-    program = CompiledFunction(model, model, compiler="none")
+    program = CompiledFunction(model, model)
     other = torch.nn.BatchNorm1d(3)
     for calls in (1, 2, 3):
         x = torch.randn(5, 3) + 1
@@ -136,7 +137,7 @@ def test_where_compiling_fails_an_optional_function_is_called_itself(monkeypatch
         assert torch.equal(optional(torch.ones(2)), torch.full((2,), 2.0))
 
 
-def test_a_product_keeps_factors_of_its_bias():
+def test_a_product_keeps_factors_of_its_bias(traced_only):
     """`addmm` and `baddbmm` are taken apart only where they are plain."""
 
     def scaled(x):
@@ -146,7 +147,7 @@ def test_a_product_keeps_factors_of_its_bias():
         )  # fmt: skip
 
     x = torch.randn(3, 3)
-    found = CompiledFunction(scaled, torch.nn.Module(), compiler="none")(x)
+    found = CompiledFunction(scaled, torch.nn.Module())(x)
     torch.testing.assert_close(found, (2 * x + 3 * x @ x, x + 3 * x @ x, (0.5 * x - x @ x)[None], (x - x @ x)[None]))
 
 
@@ -204,10 +205,10 @@ class Held:
 
 
 def program(module, **options):
-    return CompiledFunction(module.forward, module, compiler="none", **options)
+    return CompiledFunction(module.forward, module, **options)
 
 
-def test_an_attribute_that_changes_is_read_again():
+def test_an_attribute_that_changes_is_read_again(traced_only):
     module, x = Scaled(), torch.tensor([3.0])
     compiled = program(module)
     assert compiled(x).item() == 6.5 and compiled(x).item() == 6.5 and compiled.retraced == 0
@@ -226,7 +227,7 @@ def test_an_attribute_that_changes_is_read_again():
     assert compiled(x).item() == 9.5 and compiled.retraced == retraced
 
 
-def test_what_changes_at_every_call_is_refused_or_not_compiled():
+def test_what_changes_at_every_call_is_refused_or_not_compiled(traced_only):
     x = torch.tensor([1.0])
 
     def count(compiled, module):
@@ -243,7 +244,7 @@ def test_what_changes_at_every_call_is_refused_or_not_compiled():
         assert count(program(module, optional=True), module) == 22.5
 
 
-def test_what_cannot_be_traced_runs_uncompiled_if_it_may():
+def test_what_cannot_be_traced_runs_uncompiled_if_it_may(traced_only):
     class Branching(torch.nn.Module):
         def forward(self, x):
             return x + 1 if x.sum() > 0 else x - 1

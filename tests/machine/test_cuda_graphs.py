@@ -5,32 +5,27 @@ from __future__ import annotations
 import pytest
 import torch
 
-from taac.machine import cuda_graphs
+from taac.machine import compiled, cuda_graphs
 from taac.machine.compiled import CompiledFunction
-from tests.learning.test_compiled_update import (  # noqa: F401, a fixture
+from tests.learning.test_compiled_update import (
     COMPILE,
     PRIORITIZED,
     SCHEDULED,
     SIZES,
     assert_close,
-    traced_only,
     updated,
 )
 from tests.machine.gpu_stand_in import CUDAGraph, stand_in  # noqa: F401, a fixture
 from tests.machine.test_compiled import Model, assert_same, batch
 from tests.training.runs import assert_same_parameters, run
 
-pytestmark = pytest.mark.usefixtures("stand_in")
-
-
-def captured(fn, module):
-    return CompiledFunction(fn, module, compiler="none")
+pytestmark = pytest.mark.usefixtures("stand_in", "traced_only")
 
 
 def test_the_same_numbers_the_same_noise_and_what_changed_in_place():
     """From the first call on, whatever the runs before the capture drew."""
     model = Model()
-    program = captured(model.differentiate, model)
+    program = CompiledFunction(model.differentiate, model)
     for _ in range(4):
         given, state = batch(), torch.get_rng_state()
         found, after = program(given), torch.get_rng_state()
@@ -46,20 +41,20 @@ def test_the_same_numbers_the_same_noise_and_what_changed_in_place():
 
 def test_draws_go_on_from_a_saved_state():
     model = Model()
-    program, given = captured(model.differentiate, model), batch()
+    program, given = CompiledFunction(model.differentiate, model), batch()
     program(given)
     state = torch.get_rng_state()
     expected = [program(given)["loss"][0] for _ in range(3)]
     torch.set_rng_state(state)
     assert [program(given)["loss"][0] for _ in range(3)] == expected
     torch.set_rng_state(state)
-    again = captured(model.differentiate, model)  # as in a resumed run, which captures anew
+    again = CompiledFunction(model.differentiate, model)  # as in a resumed run, which captures anew
     assert [again(given)["loss"][0] for _ in range(3)] == expected
 
 
 def test_results_and_arguments_are_the_callers_own():
     model = Model()
-    program = captured(lambda x: (x, x + 1, x[:1], None), model)
+    program = CompiledFunction(lambda x: (x, x + 1, x[:1], None), model)
     first, second = torch.zeros(3), torch.ones(3)
     results = program(first), program(second)
     assert results[0][0].tolist() == results[0][1].sub(1).tolist() == [0, 0, 0] and results[0][2].tolist() == [0]
@@ -72,7 +67,7 @@ def test_results_and_arguments_are_the_callers_own():
 
 @pytest.mark.parametrize("given", [torch.arange(12.0).view(3, 4)[:, ::2], torch.ones(1, 2).expand(3, 2)])
 def test_arguments_that_lie_otherwise_in_memory(given):
-    program = captured(lambda x: x * 2 + torch.ones(2, 3).t(), Model())
+    program = CompiledFunction(lambda x: x * 2 + torch.ones(2, 3).t(), Model())
     for step in range(3):
         assert torch.equal(program(given + step), (given + step) * 2 + 1)
         assert torch.equal(program((given + step).contiguous()), (given + step) * 2 + 1)
@@ -82,7 +77,7 @@ def test_arguments_that_lie_otherwise_in_memory(given):
 
 def test_another_shape_is_another_graph():
     model = Model()
-    program = captured(lambda x: x.sum(0), model)
+    program = CompiledFunction(lambda x: x.sum(0), model)
     for rows in (2, 3, 2, 3):
         assert program(torch.full((rows, 2), 2.0)).tolist() == [2.0 * rows] * 2
     assert CUDAGraph.made == 2
@@ -98,13 +93,13 @@ class Counts(Model):
 
 def test_what_the_program_changes_it_changes_once_a_call():
     model = Counts()
-    program = captured(model.count, model)
+    program = CompiledFunction(model.count, model)
     assert [float(program(torch.ones(()))) for _ in range(3)] == [3.0, 4.0, 5.0] and float(model.scale) == 5.0
 
 
 def test_a_tensor_that_moved_is_found():
     model = Model()
-    program = captured(lambda x: x * model.scale, model)
+    program = CompiledFunction(lambda x: x * model.scale, model)
     assert float(program(torch.ones(()))) == 2.0
     model.scale.data = torch.tensor(7.0)
     assert float(program(torch.ones(()))) == 7.0 and CUDAGraph.made == 2
@@ -126,14 +121,12 @@ class Reads(Model):
 
 def test_what_cannot_be_captured_runs_as_it_is(monkeypatch):
     model = Reads()
-    program = captured(model.numbers, model)
-    make = program._compile
+    program = CompiledFunction(model.numbers, model)
 
-    def reading(graph, leaves):
-        run = make(graph, leaves)
-        return lambda *inputs: [run(*inputs)[0] + 0 * inputs[0].sum().item()]
+    def reading(graph, *_):
+        return lambda *inputs: [graph(*inputs)[0] + 0 * inputs[0].sum().item()]
 
-    monkeypatch.setattr(program, "_compile", reading)
+    monkeypatch.setattr(compiled, "compile_graph", reading)
     state = torch.get_rng_state()
     with pytest.warns(UserWarning, match="without a CUDA graph.*operation not permitted") as told:
         found = [float(program(torch.tensor(4.0))) for _ in range(3)]
@@ -169,7 +162,7 @@ def test_on_the_cpu_nothing_is_captured(monkeypatch):
     ],
     ids=["SAC with schedules", "TAAC"],
 )
-def test_updates_and_acting(method, params, traced_only):  # noqa: F811
+def test_updates_and_acting(method, params, traced_only):
     """Nothing is fixed at the first call: rates, targets, weights and sizes of batches follow their schedules."""
     params = ("hidden_layers = (8,)", "initial_collect_steps = 60", *params)
     found = updated(method, COMPILE, *params)
@@ -178,7 +171,7 @@ def test_updates_and_acting(method, params, traced_only):  # noqa: F811
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path, traced_only):  # noqa: F811
+def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path, traced_only):
     """It captures anew in the middle, which moves nothing."""
     params = (
         COMPILE, "Intervals.checkpoint_interval = 20", "hidden_layers = (8,)", "initial_collect_steps = 40",

@@ -150,11 +150,11 @@ def test_any_kind_of_number_can_be_set_and_saved(tmp_path, kind):
     resumed.close()
 
 
-def test_what_a_compiled_program_was_traced_with_is_traced_again():
+def test_what_a_compiled_program_was_traced_with_is_traced_again(traced_only):
     trainer = build(method="sac")
     learner, algorithm = trainer.learner, trainer.agent.algorithm
     trained(trainer, 1)
-    program = learner._program = CompiledFunction(learner.uncompiled, trainer.agent, compiler="none")
+    program = learner._program = CompiledFunction(learner.uncompiled, trainer.agent)
     prepared = trainer.agent.prepare(trainer.replay_buffer.sample(16, 2))
 
     def losses():

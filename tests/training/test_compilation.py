@@ -19,7 +19,6 @@ from taac.training.conduct import conduct
 from taac.training.interruption import Interruption
 from taac.training.progress_bar import ProgressBar
 from tests.algorithms.test_own_encoders import LinearEncoder  # noqa: F401, gin's by its import
-from tests.learning.test_compiled_update import traced_only  # noqa: F401
 from tests.methods import METHODS, fitting
 from tests.training.runs import SMALL, TASK, assert_same_parameters, build, built, rows, run
 
@@ -27,7 +26,7 @@ LONG = "num_env_steps = 10300"  # 10,000 updates, as the first 300 steps earn no
 
 
 @pytest.fixture
-def compiler(monkeypatch, traced_only):  # noqa: F811
+def compiler(monkeypatch, traced_only):
     """A machine with a compiler, whatever this one has."""
     monkeypatch.setattr(compilation, "FEWEST_UPDATES", 10_000)  # tests/conftest.py sets more
     for module in (compilation, learner_module):
