@@ -334,7 +334,6 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         with torch.no_grad():
             chosen = self._undecided(time_step, beta, b, b_new) if self.exact_compare_through else beta
             value = self.next_value(critics, *nest.index((time_step.observation, tau_0, tau_1, chosen), slice(1, None)))
-            value, _ = self.priced(value, None, chosen[1:, ..., 1])
             _, bonus = self.priced(value, None, b[1:])
 
         prediction = critics.prediction()
@@ -446,10 +445,16 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     def next_value(
         self, critics: CriticStep, observation: Nest, tau_0: Tau, tau_1: Tau, beta: torch.Tensor
     ) -> torch.Tensor | ValueDistribution:
-        """Returns V(s) of the target critics, which evaluate both candidates in one call; `[...(, D)]`, or its distribution."""
+        """Returns V(s), less the price of switching, of the target critics, which evaluate both candidates in one call.
+
+        `[...(, D)]`; or its distribution, in which only the part of the switch is moved by the price.
+        """
         features, weights = self.target_encoder(observation), beta.movedim(-1, 0)
         q = critics.bootstrap(features.expand(2, *features.shape), *nest.flatten(_stack(tau_0, tau_1)), weights=weights)
-        return mixture(q, weights) if isinstance(q, ValueDistribution) else (nest.broadcast(weights, q) * q).sum(0)
+        if isinstance(q, ValueDistribution):
+            switches = weights.new_tensor([0.0, 1.0]).reshape(2, *[1] * (weights.dim() - 1)).expand_as(weights)
+            return mixture(self.priced(q, None, switches)[0], weights)
+        return self.priced((nest.broadcast(weights, q) * q).sum(0), None, weights[1])[0]
 
     def acting_modules(self) -> list[str]:
         price = [] if self.decision_price is None else ["decision_price"]

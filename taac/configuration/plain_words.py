@@ -29,7 +29,8 @@ def to_gin(setting: Setting, macros: Collection[str], classes: Sequence[str] = (
     """Returns a setting as a line of gin. `macros` are those that the gin files define.
 
     Its name is a macro, `Constructor.parameter`, or a parameter that only one constructor has, or of several the algorithm
-    itself: the first that does of `classes`, the names of the algorithm's class and of those that it inherits from.
+    itself: the first that does of `classes`, the names of the algorithm's class and of those that it inherits from. If it has
+    none, other algorithms do not count.
     """
     name, equals, value = (part.strip() for part in setting.text.partition("="))
     if not (name and equals and value):
@@ -79,6 +80,10 @@ def _full_name(setting: Setting, name: str, macros: Collection[str], classes: Se
     if len(found) > 1:
         if own := next((f"{c}.{name}" for c in classes if f"{c}.{name}" in found), None):
             return own
+        if len(others := [owner for owner in found if not owner.endswith(f"Algorithm.{name}")]) == 1:  # no other algorithm counts
+            return others[0]
+        if classes and not others:
+            raise TaacError(f"{setting}: {classes[0]} has no '{name}'; these have it: {', '.join(found)}")
         raise TaacError(f"{setting}: several constructors have '{name}'; write one of {', '.join(found)}")
     return found[0]
 

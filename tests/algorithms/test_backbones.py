@@ -244,7 +244,7 @@ def test_taac_bootstraps_from_the_mixture_of_both_candidates():
     trainer.close()
 
 
-def test_a_price_moves_the_distribution_as_it_moves_the_value():
+def test_a_price_moves_what_switching_is_worth_alone():
     free, priced = (build(CATEGORICAL, f"TaacAlgorithm.decision_price = {price}") for price in (0.0, 0.3))
     for trainer in (free, priced):
         learn_until(trainer, 1)
@@ -265,6 +265,11 @@ def test_a_price_moves_the_distribution_as_it_moves_the_value():
     both = without.trajectory.advance(tau), without.trajectory.start(a_hat, tau)
     value = without.next_value(critics, observation, *both, found[1].beta).mean()
     torch.testing.assert_close(found[1].value.mean()[1:], (value - 0.3 * beta_1)[1:], rtol=1e-4, atol=1e-5)
+    kept, switched = (without.next_value(critics, observation, *both, x.expand(*beta_1.shape, 2)) for x in torch.eye(2))
+    points = switched.points - 0.3
+    second = (beta_1.unsqueeze(-1) * switched.probs * points.square() + (1 - beta_1).unsqueeze(-1) * kept.probs * kept.points**2)
+    mixed = found[1].value
+    torch.testing.assert_close((mixed.probs * mixed.points.square()).sum(-1)[1:], second.sum(-1)[1:], rtol=1e-4, atol=1e-5)
     for trainer in (free, priced):
         trainer.close()
 

@@ -282,14 +282,18 @@ def test_settings_of_macros_that_a_method_does_not_use_are_told():
 
 
 @pytest.mark.parametrize(
-    "method, owner", [("taac", "TaacAlgorithm"), ("taac_l", "TaacAlgorithm"), ("tla", "TlaAlgorithm"), ("sdar", "SdarAlgorithm")]
-)
-def test_of_several_constructors_the_algorithm_is_meant(method, owner):
+    "method, owner",
+    [("taac", "TaacAlgorithm"), ("taac_l", "TaacAlgorithm"), ("tla", "TlaAlgorithm"), ("sdar", "SdarAlgorithm"),
+     ("tacos", "DurationCoordinate")],
+)  # fmt: skip
+def test_of_several_constructors_the_algorithm_is_meant_or_else_what_is_no_algorithm(method, owner):
     loaded = RunRequest("Pendulum-v1", method, settings=("decision_price=0.1",)).load()
     assert values(loaded)[f"{owner}.decision_price"] == 0.1
-    assert "several constructors have 'decision_price'" in refused(
-        RunRequest("Pendulum-v1", "sac", settings=("decision_price=0.1",))
-    )
+
+
+def test_a_parameter_of_other_algorithms_is_refused():
+    message = refused(RunRequest("Pendulum-v1", "td3", settings=("target_decision_rate=0.3",)))
+    assert "Td3Algorithm has no 'target_decision_rate'; these have it: " in message and "TlaAlgorithm.target_dec" in message
 
 
 @gin.configurable
