@@ -8,6 +8,7 @@ import torch
 
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
+from taac.configuration.run_request import method_files
 from tests.training.runs import built, trained
 
 TASK = "gin/tasks/simple_control.gin"
@@ -16,7 +17,7 @@ TASK = "gin/tasks/simple_control.gin"
 def train(method, *params, updates):
     """Collects and learns until so many updates were taken, without writing anything."""
     bound = ["normalize_rewards = False", "reward_clip = None", *params]
-    return trained(built([TASK, f"gin/methods/{method}.gin"], bound), updates)
+    return trained(built([TASK, *method_files(method)], bound), updates)
 
 
 def countdown(method, length, truncate, one_state, *more):
@@ -83,6 +84,17 @@ def test_learns_to_drive_a_point_to_the_origin(method):
         assert result.fraction_repeated == 0
     elif method != "sac_krep":  # one step at a time is best near 0
         assert result.fraction_repeated > 0.05, result
+
+
+PARTS = ("sac+l2c2", "taac+caps", "td3+caps", "sac+gsde", "sac+held_noise", "taac+pink_noise", "taac+observation_delay")
+
+
+@pytest.mark.parametrize("method", ["sac+caps", "sac+action_delay", *(pytest.param(m, marks=pytest.mark.slow) for m in PARTS)])
+def test_learns_with_smooth_actors_correlated_noise_and_delays(method):
+    """The actor's losses at a tenth of their weights, as rewards are near 0; delays of one step."""
+    weights = {"caps": ("CAPS.temporal = 0.1", "CAPS.spatial = 0.1"), "l2c2": ("L2C2.upper = 0.1",)}
+    _, episodes = point_mass(method, "PointMass-v0", "gamma = 0.95", *weights.get(method.split("+")[1], ()))
+    assert summarize(episodes).return_mean > -6.5, summarize(episodes)
 
 
 @pytest.mark.slow

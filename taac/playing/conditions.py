@@ -71,7 +71,8 @@ class Points(NamedTuple):
         """Returns the mean return over holds, or delays, for each setting of the other conditions that has several of them.
 
         It is the area under the return against the hold by the trapezoid rule, divided by the range of holds: the
-        frequency-averaged score. The keys have the least hold, or delay.
+        frequency-averaged score, in units of the return. FAS divides by the best return as well. The keys have the least hold,
+        or delay.
 
         Source: FAS (arXiv:2410.08979).
         """
