@@ -452,7 +452,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         features, weights = self.target_encoder(observation), beta.movedim(-1, 0)
         q = critics.bootstrap(features.expand(2, *features.shape), *nest.flatten(_stack(tau_0, tau_1)), weights=weights)
         if isinstance(q, ValueDistribution):
-            switches = weights.new_tensor([0.0, 1.0]).reshape(2, *[1] * (weights.dim() - 1)).expand_as(weights)
+            switches = torch.stack([torch.zeros_like(weights[0]), torch.ones_like(weights[0])])
             return mixture(self.priced(q, None, switches)[0], weights)
         return self.priced((nest.broadcast(weights, q) * q).sum(0), None, weights[1])[0]
 
