@@ -310,8 +310,9 @@ def test_what_was_told_since_the_last_checkpoint_is_no_damage(tmp_path):
     records = folder.records()
     folder.update_run(compiled=False)
     folder.add_evaluation(90, 40, 90, 1.0, EpisodeSummary(*[1] * 14))
-    finished = {"status": "finished", "env_steps": 90, "updates": 40}  # and is trained on with --extend
-    for ended in (finished, {"status": "diverged", "diverged": {"env_steps": 3}}, {"status": "failed", "error": "it"}):
+    folder.update_run(status="finished", env_steps=90, updates=40)  # and is trained on with --extend
+    assert folder.restore(records) == []
+    for ended in ({"status": "diverged", "diverged": {"env_steps": 3}}, {"status": "failed", "error": "it"}):
         folder.update_run(**ended)
         assert folder.restore(records) == []
         assert {name: folder.read_run()[name] for name in ended} == ended
