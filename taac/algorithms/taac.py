@@ -381,7 +381,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         beta, loss = self.learn_switch(embedded, q_0, self.net_of_price(q_1), switch_state)
         if ended is None:
             return beta, loss
-        return torch.where(ended.unsqueeze(-1), beta.new_tensor([0.0, 1.0]), beta), loss.masked_fill(ended, 0.0)
+        certain = torch.stack([torch.zeros_like(ended), torch.ones_like(ended)], -1).to(beta.dtype)
+        return torch.where(ended.unsqueeze(-1), certain, beta), loss.masked_fill(ended, 0.0)
 
     @staticmethod
     def _undecided(time_step: TimeStep, beta: torch.Tensor, b: torch.Tensor, b_new: torch.Tensor) -> torch.Tensor:

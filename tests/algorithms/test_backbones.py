@@ -233,6 +233,8 @@ def test_taac_bootstraps_from_the_mixture_of_both_candidates():
     tau_0, tau_1 = algorithm.trajectory.advance(tau), algorithm.trajectory.start(torch.rand_like(tau.a), tau)
     observation = batch.time_step.observation
     features, target = algorithm.target_encoder(observation), algorithm.target_critics
+    for parameter in target.parameters():  # so that not the same critic is the lower one for both
+        parameter.data += 0.3 * torch.randn_like(parameter)
     apart = [algorithm.over_predictions(target, target(features, tau.a)) for tau in (tau_0, tau_1)]
     critics = algorithm.critic_step(batch.time_step, features, tau.a[1:])
     beta_1 = torch.rand_like(batch.time_step.reward)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from taac import nest
+from taac.algorithms.trajectories import Tau
 from taac.networks.batch_statistics import batch_statistics
 from taac.networks.bodies import projections
 from taac.ops import losses
@@ -73,6 +74,40 @@ def test_a_certain_switch_is_a_stack_of_the_chosen_candidate_alone(joint, chosen
     algorithm.critics.load_state_dict(state)
     torch.testing.assert_close(of_both, alone.bootstrap(features[1:], candidates[chosen]))
     torch.testing.assert_close(predicted, alone.prediction())
+
+
+def test_taac_weights_its_candidates_by_beta(joint):
+    algorithm, time_step, features, tau = joint
+    observation, candidates = nest.index(time_step.observation, slice(1, None)), torch.rand(2, *tau.shape)
+    taus = [Tau(candidate, (), ()) for candidate in candidates]
+    beta_1 = torch.rand(tau.shape[:2])
+    weights = torch.stack([1 - beta_1, beta_1])
+
+    def fresh():
+        return algorithm.critic_step(time_step, features, tau)
+
+    expected = (weights * fresh().bootstrap(features[1:].expand(2, *features[1:].shape), candidates, weights=weights)).sum(0)
+    torch.testing.assert_close(algorithm.next_value(fresh(), observation, *taus, weights.movedim(0, -1)), expected)
+    # Two candidates alike, at one half each, are one
+    half = torch.full((*tau.shape[:2], 2), 0.5)
+    alone = fresh().bootstrap(features[1:], candidates[0])
+    torch.testing.assert_close(algorithm.next_value(fresh(), observation, taus[0], taus[0], half), alone)
+
+
+@pytest.mark.parametrize("method", ["sac", "td3"])
+def test_an_actor_asks_critics_that_have_running_statistics(method, monkeypatch):
+    trainer = with_backbone(method, "flash")
+    learn_until(trainer, 4)
+    algorithm, batch = trainer.agent.algorithm, trainer.agent.prepare(trainer.replay_buffer.sample(8, trainer.segment_length))
+    of_actor, gradient_loss, critics = [], losses.action_gradient_loss, copy.deepcopy(algorithm.critics)
+    monkeypatch.setattr(losses, "action_gradient_loss", lambda *pair: of_actor.append(pair) or gradient_loss(*pair))
+    algorithm.train_step(batch)
+    [(action, found)] = of_actor
+    action = action.detach().requires_grad_()
+    each = algorithm.value_of(critics, critics(algorithm.encoder(batch.time_step.observation)[: len(action)], action))
+    q = each[0] if method == "td3" and algorithm.combine_critics == "min" else algorithm.over_critics(each)
+    torch.testing.assert_close(found, torch.autograd.grad(q.sum(), action)[0], rtol=1e-3, atol=1e-6)
+    trainer.close()
 
 
 def test_targets_that_are_copies_need_one_forward(joint, monkeypatch):

@@ -64,7 +64,8 @@ class SendsNothing(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        makes = func in (torch.tensor, torch.as_tensor) and not isinstance(args[0], torch.Tensor)
+        place = {torch.tensor: 0, torch.as_tensor: 0, torch.Tensor.new_tensor: 1}.get(func)
+        makes = place is not None and not isinstance(args[place], torch.Tensor)
         assert not makes or result.device != META, f"{func} waits: it sends a number"
         return result
 
@@ -115,9 +116,11 @@ def test_a_traced_program(method):
         ("sac", ["Learner.weight_decay = {'critic': 1e-3}", "Learner.diagnostics = 'histograms'"]),
         ("sac", ["Learner.diagnostics = 'off'"]),
         ("taac", ["ActorCriticAlgorithm.actor_regularizers = (@CAPS, @L2C2)"]),
+        ("taac", ["CriticEnsemble.returns = @CategoricalReturns()", "TaacAlgorithm.decision_price = 0.1"]),
+        ("taac_chunk", []),
     ],
     ids=["prioritised", "clipped", "signals", "schedules of SAC", "schedules of TAAC", "histograms", "no diagnostics",
-         "smooth actors"],
+         "smooth actors", "distributions at a price", "trajectories that end"],
 )
 def test_what_stands_around_the_loss(method, params):
     updates(built(method, *params), 2)
