@@ -238,7 +238,7 @@ def main() -> int:
     flags.add_argument("--parts", default=",".join(PARTS), help="which, separated by commas")
     flags.add_argument("--rows", default=".", help="rows of the table of updates, a regular expression")
     flags.add_argument("--quick", action="store_true", help="tries the command: few updates and steps")
-    flags.add_argument("--minutes", type=float, default=9, help="that all of it may take, about")
+    flags.add_argument("--minutes", type=float, default=7.5, help="that all of it may take, about")
     flags.add_argument("--profile_one", help=argparse.SUPPRESS)
     options = flags.parse_args()
     if options.profile_one:

@@ -155,6 +155,8 @@ class TlaAlgorithm(Td3Algorithm):
     def _gate(self, time_step: TimeStep, slow_action: torch.Tensor, epsilon: float) -> torch.Tensor:
         """Returns whether the gate opens, `[B]` bool; a coin with probability `epsilon`."""
         best = self._gate_values(time_step, slow_action).argmax(-1) == 1
+        if not epsilon:
+            return best
         coin = torch.randint_like(best, 2, dtype=torch.int64).bool()
         return torch.where(torch.rand(best.shape, device=best.device) < epsilon, coin, best)
 
@@ -165,7 +167,7 @@ class TlaAlgorithm(Td3Algorithm):
     def _commit(self, state: TlaState, fast: AlgStep, slow: AlgStep, opens: torch.Tensor) -> AlgStep:
         """Begins a window if the last one is over; then acts as its gate says."""
         begins = state.left == 0
-        opened = torch.where(begins, opens, state.open)
+        opened = (begins & opens) | (~begins & state.open)  # ONNX chooses between numbers only
         slow_action = torch.where(begins.unsqueeze(-1), slow.output, state.slow_action)
         left = torch.where(begins, self.slow_steps, state.left) - 1
         return AlgStep(

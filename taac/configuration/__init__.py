@@ -6,8 +6,9 @@ any work is done, and report the file, the line and the nearest existing name.
 
 from taac.configuration.binding import TASK_MACROS, Binding
 from taac.configuration.config import Config, build, operative_config
-from taac.configuration.reading import ReadFile, load, load_untrusted, read_held, search_path
+from taac.configuration.reading import ReadFile, load, load_untrusted, read_held
 from taac.configuration.run_request import RunRequest
+from taac.configuration.shipped import search_path
 
 __all__ = [
     "TASK_MACROS", "Binding", "Config", "ReadFile", "RunRequest", "build", "load", "load_untrusted", "operative_config",

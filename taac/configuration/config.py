@@ -28,15 +28,17 @@ class Config:
     def __init__(self, bindings: Iterable[Binding], imports: Iterable[str] = ()):
         self.imports = frozenset(imports)
         self.bindings: dict[tuple[str, str, str], Binding] = {}
-        self._replaced: set[tuple[str, str]] = set()  # scope and selector of references in replaced bindings
         self._outdone: list[str] = []  # backbones of which another one took the place
+        replaced: list[Any] = []
         for b in bindings:
             if (before := self.bindings.get(b.key)) is not None:
                 if b.shipped and b.parameter in BACKBONE and b.line != before.line:
                     self._outdone.append(f"{before} has no effect: {b} replaces it")
-                references = gin_state.references(before.value)
-                self._replaced |= {("/".join(r.scopes), r.configurable.selector) for r in references if r.scopes}
+                replaced.append(before.value)
             self.bindings[b.key] = b
+        replaced += [self.macros.get(name) for value in replaced for name in self._macros_in(value)]
+        refs = [r for value in replaced for r in gin_state.references(value)]
+        self._replaced = {("/".join(r.scopes), r.configurable.selector) for r in refs if r.scopes}  # scopes and selectors
 
     @property
     def macros(self) -> Mapping[str, Any]:

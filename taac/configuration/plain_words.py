@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from taac.configuration import gin_state, values
+from taac.configuration import gin_state, shipped, values
 from taac.configuration.binding import OF_COMPARE, OF_OTHERS, TASK_MACROS
 from taac.configuration.gin_state import short
 from taac.errors import TaacError, nearest
@@ -72,7 +72,7 @@ def _full_name(setting: Setting, name: str, macros: Collection[str], classes: Se
     known = owners()
     found = known.get(name, [])
     if not found:
-        similar = of_others(name) or nearest(name, [*macros, *TASK_MACROS, *known])
+        similar = of_others(name) or _of_parts(name) or nearest(name, [*macros, *TASK_MACROS, *known])
         raise TaacError(
             f"{setting}: there is no macro and no parameter named '{name}'{similar}; docs/macros.md and `taac check` list names, "
             "docs/migration.md those of other packages"
@@ -91,6 +91,10 @@ def _full_name(setting: Setting, name: str, macros: Collection[str], classes: Se
 def of_others(name: str) -> str:
     """Returns what a name of another package is here, to end a message; "" if it is none."""
     return f"; what other packages call {name} is {OF_OTHERS[name]} here" if name in OF_OTHERS else ""
+
+
+def _of_parts(name: str) -> str:
+    return f"; add it to the method's name: --method METHOD+{name}" if name in shipped.additions() else ""
 
 
 def owners() -> dict[str, list[str]]:

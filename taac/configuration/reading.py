@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import taac
 from taac.configuration import gin_state, plain_words, untrusted, values
 from taac.configuration.binding import ALGORITHM, OF_COMPARE, TASK_MACROS, Binding
 from taac.configuration.config import Config
 from taac.configuration.plain_words import Setting
+from taac.configuration.shipped import search_path
 from taac.errors import NotTrusted, TaacError, nearest
 
 MAX_BYTES = 1 << 20  # of a gin file, about 100 times the longest
@@ -142,12 +142,6 @@ def _check_writable(binding: Binding) -> None:
     except ValueError as error:  # an int of thousands of hexadecimal digits can be read but not written
         name = binding.scope if binding.is_macro else binding.name
         raise TaacError(f"{binding.where}: the value of {name} cannot be written as text: {error}") from error
-
-
-def search_path() -> list[Path]:
-    """Returns the folders that hold `gin/` and `experiments/`: the repository around the package, or one in the package."""
-    package = Path(taac.__file__).resolve().parent
-    return [p for p in (package.parent, package / "configs") if (p / "gin" / "base.gin").is_file()]
 
 
 # Files ---------------------------------------------------------------------------------------------------------------

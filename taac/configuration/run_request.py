@@ -203,8 +203,11 @@ def _method_file(method: str) -> str:
         if "," in method:
             raise TaacError(f"--method {method}: a run has one method; compare several with `taac compare --methods {method}`")
         swapped = "; to train on that environment, give it as --task." if re.search(r"-v\d+$", method) else ""
+        parts = shipped.additions()
+        cuts = [(method[: m.start()], method[m.end() :]) for m in re.finditer("_", method)]
+        joined = next((f"; did you mean '{one}+{part}'?" for one, part in cuts if one in known and part in parts), "")
         raise TaacError(
-            f"--method {method}: there is no method '{method}'{swapped or nearest(method.lower(), known) or '.'} "
+            f"--method {method}: there is no method '{method}'{swapped or joined or nearest(method.lower(), known) or '.'} "
             f"Give a .gin file of your own, or one of {', '.join(known)}"
         )
     return name

@@ -7,11 +7,17 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from taac.configuration.reading import search_path
+import taac
 
 DEFAULT_TASK = "default"  # whose settings environments have that no task file names
 Kind = Literal["tasks", "methods", "backbones", "."]
 INCLUDED = ("base", "common", "taac_base")  # by method files
+
+
+def search_path() -> list[Path]:
+    """Returns the folders that hold `gin/` and `experiments/`: the repository around the package, or one in the package."""
+    package = Path(taac.__file__).resolve().parent
+    return [p for p in (package.parent, package / "configs") if (p / "gin" / "base.gin").is_file()]
 
 
 @functools.cache

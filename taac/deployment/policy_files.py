@@ -84,7 +84,9 @@ def write(policy: ExportedPolicy, path: Path, about: dict[str, Any]) -> None:
         if path.suffix == ".onnx":
             content = _onnx(program, policy, about)
         else:
-            torch.export.save(program, file := io.BytesIO(), extra_files={METADATA: json.dumps(about)})
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "No complete tensor found", UserWarning)  # views of a tensor
+                torch.export.save(program, file := io.BytesIO(), extra_files={METADATA: json.dumps(about)})
             content = file.getvalue()
     except Exception as error:  # any kind: they come from the tracer and its passes
         reason = " ".join(str(error).split())

@@ -75,8 +75,8 @@ class CriticEnsemble(nn.Module):
         super().__init__()
         if returns is not None and reward_dim is not None:
             raise TaacError(
-                f"{type(returns).__name__} predicts the distribution of one return, and this reward has {reward_dim} parts: a "
-                "weighted sum of distributions is not defined by its parts. Remove CriticEnsemble.returns"
+                f"{type(returns).__name__} predicts the distribution of one return, and this reward is a vector of {reward_dim}: "
+                "a weighted sum of distributions is not defined by its parts. Remove CriticEnsemble.returns"
             )
         if num_critics < 1:
             raise TaacError(f"CriticEnsemble.num_critics must be 1 or more, got {num_critics}")

@@ -13,6 +13,7 @@ from taac.algorithms import SacAlgorithm
 from taac.configuration import shipped
 from taac.errors import DivergedError, TaacError
 from taac.networks import BatchNorm
+from taac.networks.value_heads import atoms_of
 from taac.ops import distributions, value_distributions
 from taac.ops.schedules import CosineSchedule
 from taac.ops.value_distributions import ValueDistribution, project
@@ -291,26 +292,38 @@ def test_compiled_as_eager(method, backbone, traced_only):
     assert_close(*found, rtol=1e-4, atol=5e-4 if backbone in GATHER else 1e-5)
 
 
-PUBLISHED = {  # those of each file that its source names, for one dimension of actions
-    "flash": {"tau": 0.01, "delay": 2, "entropy": math.log(0.15 * math.sqrt(2 * math.pi * math.e)), "alpha": 0.01,
-              "rate": (3e-4, 1.5e-4, "cosine"), "unbiased": True},
-    "xqc": {"tau": 0.005, "delay": 3, "entropy": -0.5, "alpha": 0.01, "rate": (3e-4, 3e-5, "linear"), "updates": 2,
-            "epsilon": 1e-3},
+HALF = {"entropy": -0.5, "alpha": 0.01, "tau": 0.005, "log_std": (-10.0, 2.0), "batch": 256}  # a standard deviation's entropy
+ATOMS = {"atoms": (101, -5.0, 5.0), "rewards": 5.0}  # `rewards`: the bound of returns; None: their deviation alone
+PUBLISHED = {  # those of each file that its source names, for one dimension of actions; widths are what each matrix maps to
+    "flash": {**HALF, **ATOMS, "entropy": math.log(0.15 * math.sqrt(2 * math.pi * math.e)), "tau": 0.01, "delay": 2, "batch": 512,
+              "rate": (3e-4, 1.5e-4, "cosine"), "unbiased": True, "smooth": True,
+              "critic": [256, 1024, 256, 1024, 256, 101], "actor": [128, 512, 128, 512, 128, 2]},
+    "xqc": {**HALF, **ATOMS, "rewards": None, "delay": 3, "rate": (3e-4, 3e-5, "linear"), "updates": 2, "epsilon": 1e-3,
+            "smooth": False, "critic": [512, 512, 512, 512, 101], "actor": [256, 256, 256, 256, 2]},
     "crossq": {"tau": 1.0, "delay": 3, "rate": 1e-3, "betas": [(0.5, 0.999), (0.5, 0.999), (0.9, 0.999)], "epsilon": 1e-3,
-               "renorm_after": 100_000},
-    "simba": {"tau": 0.005, "entropy": -0.5, "alpha": 0.01, "rate": 1e-4, "decay": 0.01},
-    "simbav2": {"tau": 0.005, "entropy": -0.5, "alpha": 0.01, "rate": (1e-4, 5e-5, "linear")},
-    "tqc": {"combine": "mean", "critics": 5, "dropped": 2},
-    "redq": {"combine": "mean", "critics": 10, "subset": 2, "delay": 20, "updates": 20},
-    "droq": {"combine": "mean", "critics": 2, "subset": 2, "delay": 20, "updates": 20, "dropout": 0.01},
+               "renorm_after": 100_000, "batch": 256, "alpha": 1.0, "critic": [2048, 2048, 1], "actor": [256, 256, 2]},
+    "simba": {**HALF, "rate": 1e-4, "decay": 0.01, "smooth": True, "critic": [512, 2048, 512, 2048, 512, 1],
+              "actor": [128, 512, 128, 2]},
+    "simbav2": {**HALF, **ATOMS, "rate": (1e-4, 5e-5, "linear"), "smooth": True,
+                "critic": [512, 2048, 512, 2048, 512, 512, 101], "actor": [128, 512, 128, 128, 2]},
+    "tqc": {"combine": "mean", "critics": 5, "dropped": 2, "rate": 3e-4, "batch": 256, "critic": [512, 512, 512, 25]},
+    "redq": {"combine": "mean", "critics": 10, "subset": 2, "delay": 20, "updates": 20, "rate": 3e-4, "critic": [256, 256, 1]},
+    "droq": {"combine": "mean", "critics": 2, "subset": 2, "delay": 20, "updates": 20, "dropout": 0.01, "rate": 3e-4,
+             "critic": [256, 256, 1]},
 }  # fmt: skip
+
+
+def widths(network):
+    """What each matrix of a network maps to."""
+    return [p.shape[-1] for p in network.parameters() if p.dim() == 3 and p.shape[1] > 1]
 
 
 @pytest.mark.parametrize("backbone", PUBLISHED)
 def test_settings_are_the_published_ones(backbone):
-    trainer = built([TASK, "gin/methods/sac.gin", f"gin/backbones/{backbone}.gin"], SMALL)
+    trainer = built(["gin/tasks/default.gin", "gin/methods/sac.gin", f"gin/backbones/{backbone}.gin"])
     trainer.close()
     algorithm, groups = trainer.agent.algorithm, trainer.learner.optimizer.param_groups
+    support = atoms_of(algorithm.critics)
     norms = [part for part in algorithm.critics.modules() if isinstance(part, BatchNorm)]
     schedules = [s.schedule for s in trainer.learner.scheduled if "learning_rate" in s.name]
     rates = [(s.start, s.end, "cosine" if isinstance(s, CosineSchedule) else "linear") for s in schedules]
@@ -322,13 +335,25 @@ def test_settings_are_the_published_ones(backbone):
         "critics": algorithm.critics.num_critics,
         "dropped": getattr(getattr(algorithm.critics, "returns", None), "dropped", None),
         "dropout": max((m.p for m in algorithm.critics.modules() if isinstance(m, torch.nn.Dropout)), default=0.0),
+        "critic": widths(algorithm.critics), "actor": widths(algorithm.actor), "batch": trainer.batch_sizes[1],
+        "log_std": (algorithm.actor.log_std_min, algorithm.actor.log_std_max), "smooth": algorithm.actor.smooth_log_std,
+        "atoms": None if support is None else (len(support), float(support[0]), float(support[-1])),
+        "rewards": getattr(trainer.agent.reward_normalizer, "bound", None),
         **{name: getattr(norms[0], name) for name in ("unbiased", "epsilon", "renorm_after") if norms},
     }  # fmt: skip
     expected = PUBLISHED[backbone]
     for name, value in expected.items():
         assert found[name] == (pytest.approx(value, rel=1e-4) if isinstance(value, float) else value), name
+    assert (trainer.agent.reward_normalizer is not None) == ("rewards" in expected)
+    assert (trainer.agent.observation_normalizer is not None) == (backbone in ("simba", "simbav2"))
     assert len(rates) == isinstance(expected.get("rate"), tuple)
     assert "tau" not in expected or algorithm.target_update.period == 1
+
+
+@pytest.mark.parametrize("backbone", ["flash", "simba", "simbav2", "xqc"])
+def test_targets_of_td3_move_as_the_backbone_says(backbone):
+    periods = [with_backbone("td3", backbone, *p).agent.algorithm.target_update.period for p in ((), ("target_period = 3",))]
+    assert periods == [1, 3]
 
 
 @pytest.mark.slow

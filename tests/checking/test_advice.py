@@ -210,6 +210,11 @@ def test_a_slow_product_looks_wrong(monkeypatch):
             "critics predict returns from -5 to 5, and rewards are not scaled",
         ),
         (
+            ["CriticEnsemble.returns = @CategoricalReturns()", "Temperature.tuning = 'fixed'", "normalize_rewards = 'scale'"],
+            "Temperature.initial_value = 0.1", "Temperature.initial_value = 0.01",
+            "a nat of entropy a step is worth a return of 10; critics predict returns up to 5",
+        ),
+        (
             ["CriticEnsemble.body = @MlpBody", "MlpBody.unit_weights = True"],
             "Learner.weight_decay = {'critic': 0.1}", "Learner.weight_decay = {'actor': 0.1}",
             "the weights of the critic decay by 0.1 and are set back to norm 1",
@@ -219,3 +224,23 @@ def test_a_slow_product_looks_wrong(monkeypatch):
 def test_critics_that_look_wrong(params, wrong, right, told):
     found, mended = ([line for line in advised(*params, last)[0] if "critic" in line] for last in (wrong, right))
     assert len(found) == 1 and told in found[0] and mended == []
+
+
+@pytest.mark.parametrize(
+    "delay, updates, told", [(20, 1, ["once in 20 environment steps"]), (20, 5, []), (3, 0.25, []), (5, 1, ["once in 5"])]
+)
+def test_an_actor_that_hardly_moves(delay, updates, told):
+    params = (f"ActorCriticAlgorithm.policy_delay = {delay}", f"UpdateRatio.updates_per_env_step = {updates}")
+    found = [line for line in advised(*params)[0] if "the actor moves" in line]
+    assert len(found) == len(told) and all(words in line for words, line in zip(told, found))
+
+
+def test_ranges_of_critics_where_rewards_may_not_be_scaled():
+    """Hindsight refuses 'bounded' and 'scale', and is not told to take them."""
+    files = ["gin/tasks/goals.gin", "gin/methods/sac.gin", "gin/her.gin"]
+    params = [
+        "CriticEnsemble.returns = @CategoricalReturns()", "create_environment.env_name = 'tests.toy_tasks:taac-test/Reach-v0'",
+        "create_environment.wrappers = (@SuccessEndsEpisode,)",
+    ]  # fmt: skip
+    (line,) = [line for line in advised(*params, files=files)[0] if "not scaled to fit" in line]
+    assert "'bounded'" not in line and "CategoricalReturns.low and high" in line

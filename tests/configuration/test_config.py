@@ -415,6 +415,19 @@ def test_settings_of_a_schedule_that_a_number_took_the_place_of_are_no_mistake()
     refused(["create_collector.explorer = None"], "ZetaExplorer.epsilon", "nothing in this experiment uses", files=files)
 
 
+@pytest.mark.parametrize(
+    "backbone, param",
+    [
+        ("flash", "Learner.learning_rate = 1e-3"), ("flash", "learning_rate = 1e-3"), ("simba", "Learner.optimizer_ctor = None"),
+    ],
+)  # fmt: skip
+def test_what_a_shipped_file_sets_of_something_replaced_is_left_out(backbone, param):
+    """The replaced reference may stand behind a macro: flash.gin's learning rate is a schedule with settings of its own."""
+    trainer = build([TASK, METHOD, f"gin/backbones/{backbone}.gin"], [*SMALL, param])
+    trainer.close()
+    assert not trainer.schedules.values and "AdamW." not in configuration.operative_config()
+
+
 def test_only_ties_to_macros_of_tasks_and_settings_of_algorithms_may_be_unused_in_a_shipped_file():
     expected = {
         "BaseTDLoss.gamma = %gamma": True, "SacAlgorithm.entropy_in_target = False": True, "Learner.epsilon = %mine": False,

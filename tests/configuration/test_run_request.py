@@ -69,6 +69,7 @@ def test_references_in_plain_words(text, names):
 @pytest.mark.parametrize(
     "text, words",
     [
+        ("layer_norm=True", ["no macro and no parameter", "add it to the method's name: --method METHOD+layer_norm"]),
         ("learning_rte=1", ["--set learning_rte=1", "no macro and no parameter", "did you mean 'learning_rate'"]),
         ("epsilon=1e-5", ["several constructors have 'epsilon'", "Learner.epsilon", "ZetaExplorer.epsilon"]),
         ("learning_rate", ["--set learning_rate:", "NAME=VALUE"]),
@@ -141,6 +142,7 @@ def test_two_flags_for_the_same_are_refused(more, words):
     "asked, words",
     [
         (RunRequest("Pendulum-v1", "mine/tac.gin"), ["--method mine/tac.gin: there is no file"]),
+        (RunRequest("Pendulum-v1", "sac_krep_flash"), ["there is no method", "did you mean 'sac_krep+flash'?"]),
         (RunRequest(gin_files=(TASK,)), ["there is no method", "--method taac", "taac list"]),
         (RunRequest(gin_files=(METHOD,)), ["no value (a task file defines it"]),
         (RunRequest(gin_files=("experiments/quick_compare.gin",)), ["there is no task", "for `taac compare`"]),

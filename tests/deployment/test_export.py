@@ -131,22 +131,24 @@ def test_any_state_may_be_passed_in_where_an_episode_begins(pair):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", [".onnx", pytest.param(".pt2", marks=pytest.mark.slow)])
-def test_a_file_acts_as_the_agent_does(tmp_path, ending):
+@pytest.mark.parametrize("ending", policy_files.FORMATS)
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_file_acts_as_the_agent_does(tmp_path, name, ending):
     if ending == ".onnx":
         pytest.importorskip("onnxruntime", reason="pip install 'taac[onnx]'")
-    agent, environment = built(*AGENTS["taac_q"])
+    agent, environment = built(*AGENTS[name])
     policy = ExportedPolicy(agent, environment)
     path = tmp_path / f"policy{ending}"
-    policy_files.write(policy, path, policy_files.metadata(policy, environment, {"method": "taac_q"}))
+    policy_files.write(policy, path, policy_files.metadata(policy, environment, {"method": name}))
     step = policy_files.load(path)
     parity = policy_files.check(step, policy, environment, steps=1000, seed=1)
     assert parity.episodes >= 1 and parity.largest_difference < policy_files.TOLERANCE
-    assert parity.ties <= 3
+    assert parity.ties <= 3 or name != "taac_q"  # random networks of normalised or constant input have many
     for batch in (1, 5):  # any batch size
         inputs = [leaf.numpy() for leaf in policy.example(batch)]
-        for expected, found in zip(plain(policy)(inputs), step(inputs), strict=True):
-            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+        for output, expected, found in zip(policy.names.outputs, plain(policy)(inputs), step(inputs), strict=True):
+            if (name, output) != ("normalised", "switch"):  # both candidates of this example are the action 0
+                np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(

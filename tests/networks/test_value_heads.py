@@ -60,7 +60,7 @@ def test_losses_are_summed_over_critics(head):
 
 
 def test_a_vector_reward_is_refused():
-    with pytest.raises(TaacError, match=r"CategoricalReturns predicts the distribution of one return, .* has 2 parts"):
+    with pytest.raises(TaacError, match=r"CategoricalReturns predicts the distribution of one return, .* is a vector of 2"):
         CriticEnsemble(3, reward_dim=2, returns=CategoricalReturns())
 
 
