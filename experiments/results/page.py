@@ -419,7 +419,9 @@ def main() -> None:
         if runs := runs_of(folder):
             figures.draw(grouped(runs), DOCS / "images" / f"results_{folder.name}.png", of_others(about))
             if about.get("front"):
-                drawn = report_figures.draw(make_report(folder, Options()))
+                content = make_report(folder, Options())
+                content["tasks"].sort(key=lambda task: about["planned"]["tasks"].index(task["task"]))
+                drawn = report_figures.draw(content)
                 if picture := drawn.get("report_front.png"):
                     (DOCS / "images" / f"results_{folder.name}_front.png").write_bytes(picture)
     of_methods.write()

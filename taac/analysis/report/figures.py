@@ -194,7 +194,10 @@ def _curves(content: dict[str, Any], measure: str, numbers: Mapping[str, int]) -
 
 
 def _fronts(content: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
-    """Return against each cost, a row of panels for each of the first `MOST_TASKS` tasks; a staircase joins the front."""
+    """Return against each cost, a row of panels for each of the first `MOST_TASKS` tasks.
+
+    A staircase ends what the front reaches, and its methods are named beside it.
+    """
     fronts = {(front["task"], front["cost"]): front for front in content["fronts"]}
     tasks = [task for task in content["tasks"] if any((task["task"], cost) in fronts for cost in content["costs"])][:MOST_TASKS]
     panes = list(itertools.product(tasks, content["costs"]))
@@ -209,11 +212,18 @@ def _fronts(content: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
             ends = [
                 None if of["low"] is None else [[of["estimate"] - of["low"]], [of["high"] - of["estimate"]]] for of in (y, x)
             ]
-            axis.errorbar(x["estimate"], y["estimate"], *ends, capsize=2, elinewidth=0.8, **drawn)
-        stairs = [(m["x"]["estimate"], m["y"]["estimate"]) for m in front["methods"] if m["on_front"]]
-        axis.step(*zip(*stairs), where="post", color="0.5", linewidth=0.8, zorder=0)
+            _, caps, bars = axis.errorbar(x["estimate"], y["estimate"], *ends, capsize=2, elinewidth=0.8, zorder=3, **drawn)
+            for artist in (*caps, *bars):
+                artist.set(alpha=0.4, zorder=2)
         limit(axis, [m["y"]["estimate"] for m in front["methods"]], axis.get_ylim())
         limit(axis, [m["x"]["estimate"] for m in front["methods"]], axis.get_xlim(), along="x")
+        on_front = sorted((m["x"]["estimate"], m["y"]["estimate"], m["method"]) for m in front["methods"] if m["on_front"])
+        for i, (at, reached, name) in enumerate(on_front):
+            offset = (5, 4) if i % 2 == 0 else (5, -10)
+            axis.annotate(shortened(name, 24), (at, reached), offset, textcoords="offset points", fontsize="x-small", zorder=4)
+        (_, right), (bottom, _) = axis.get_xlim(), axis.get_ylim()
+        stairs = [(on_front[0][0], bottom), *(found[:2] for found in on_front), (right, on_front[-1][1])]
+        axis.step(*zip(*stairs), where="post", color="0.2", linewidth=1.2, zorder=1)
         volume = front["hypervolume"]
         interval = "" if volume["low"] is None else f" [{volume['low']:.2f}, {volume['high']:.2f}]"
         told = f"hypervolume {volume['estimate']:.2f}{interval}"
