@@ -212,6 +212,12 @@ def xqc(x, body, n):
     return x
 
 
+def droq(x, body, n):
+    torch.manual_seed(5)  # as before `body`; what is kept is divided by its probability
+    kept = torch.empty(N, len(x), 6).bernoulli_(0.75) / 0.75
+    return layer_norm(linear(x, body.layers[0], n) * kept[n], body.layers[2], n).clamp(min=0)
+
+
 def rms(x, body, n):
     x = linear(x, body.layers[0], n)
     return (x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * body.layers[1].scale[n, 0]).clamp(min=0)
@@ -223,7 +229,7 @@ BODIES = {
     "layer norm": (MlpBody(SIZE, N, hidden_layers=(6,)), mlp),
     "CrossQ": (MlpBody(SIZE, N, hidden_layers=(6,), norm=BatchNorm, norm_input=True, norm_last=True), crossq),
     "XQC": (MlpBody(SIZE, N, hidden_layers=(6, 7), norm=BatchNorm, norm_input=True, unit_weights=True), xqc),
-    "RMS": (MlpBody(SIZE, N, hidden_layers=(6,), norm=RMSNorm), rms),
+    "DroQ": (MlpBody(SIZE, N, hidden_layers=(6,), dropout=0.25), droq), "RMS": (MlpBody(SIZE, N, hidden_layers=(6,), norm=RMSNorm), rms),
 }  # fmt: skip
 
 
@@ -233,6 +239,7 @@ def test_each_network_and_a_step_of_it_against_a_recomputation(name):
     body, by_hand = BODIES[name]
     body = moved(copy.deepcopy(body)).float()
     x, double = drawn(N, M, SIZE).float(), copy.deepcopy(body).double()
+    torch.manual_seed(5)
     found, expected = body(x), torch.stack([by_hand(x[n].double(), double, n) for n in range(N)])
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
     weights = drawn(*found.shape)
