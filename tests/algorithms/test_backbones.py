@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 
+from taac import nest
 from taac.algorithms import SacAlgorithm
 from taac.configuration import shipped
 from taac.errors import DivergedError, TaacError
@@ -111,7 +113,7 @@ def test_a_fixed_temperature_stays_that_of_its_method():
 
 
 class Update(NamedTuple):
-    """What an update of SAC computes of 32 transitions, and the networks in float64 as it finds them."""
+    """What an update computes of 32 segments, and the networks in float64 as it finds them."""
 
     batch: Any
     algorithm: Any
@@ -122,12 +124,12 @@ class Update(NamedTuple):
     gradients: Any  # of the critics
 
 
-def update_with(backbone, apart=0.0):
+def update_with(backbone, apart=0.0, method="sac", frames=2):
     """An update whose two target critics were moved apart by noise."""
-    trainer = built([TASK, "gin/methods/sac.gin", f"gin/backbones/{backbone}.gin"], [*SMALL, *NARROW[backbone]])
+    trainer = built([TASK, f"gin/methods/{method}.gin", f"gin/backbones/{backbone}.gin"], [*SMALL, *NARROW[backbone]])
     learn_until(trainer, 3)
     agent, algorithm = trainer.agent, trainer.agent.algorithm
-    batch = agent.prepare(trainer.replay_buffer.sample(32, 2))
+    batch = agent.prepare(trainer.replay_buffer.sample(32, frames))
     batch.time_step.step_type[:] = 1
     for p in algorithm.target_critics.parameters():
         p.data = p.data + apart * torch.randn_like(p)
@@ -142,13 +144,42 @@ def update_with(backbone, apart=0.0):
     return Update(batch, algorithm, critics, targets, actor, info, gradients)
 
 
-def normal(x, norm, n, running=False):
-    mean, variance = (norm.mean[n, 0], norm.variance[n, 0]) if running else (x.mean(0), x.var(0, unbiased=False))
+def normal(x, norm, n, running=False, weights=None):
+    """Batch normalisation, by the statistics of rows `[R, I]` that count by their weights `[R, 1]`, or by running ones."""
+    weights = torch.ones_like(x[:, :1]) if weights is None else weights
+    mean = (weights * x).sum(0) / weights.sum()
+    variance = (weights * (x - mean).square()).sum(0) / weights.sum()
+    mean, variance = (norm.mean[n, 0], norm.variance[n, 0]) if running else (mean, variance)
     return (x - mean) / (variance + norm.epsilon).sqrt() * norm.scale[n, 0] + norm.bias[n, 0]
 
 
 def linear(x, layer, n):
     return x @ layer.weight[n] + (0.0 if layer.bias is None else layer.bias[n, 0])
+
+
+def flash(x, body, last, n, running=False, weights=None):
+    """FlashSAC's network n with its head."""
+    x = linear(normal(x, body.norm_input, n, running, weights), body.embed, n)
+    for block in body.blocks:
+        wide, first, _, narrow, second, _ = block.layers
+        hidden = normal(linear(x, wide, n), first, n, running, weights).clamp(min=0)
+        x = x + normal(linear(hidden, narrow, n), second, n, running, weights).clamp(min=0)
+    return linear(x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * body.norm.scale[n, 0], last, n)
+
+
+def smooth_log_std(out):
+    return -10 + 12 * (1 + torch.tanh(out)) / 2
+
+
+def projected(points, probabilities):
+    """C51's projection of one distribution onto 101 atoms in [-5, 5], point by point."""
+    target = torch.zeros(101, dtype=torch.float64)
+    for point, probability in zip(points, probabilities):
+        place = (min(max(point, -5.0), 5.0) + 5.0) / 0.1
+        below = min(int(place), 99)
+        target[below] += probability * (1 - (place - below))
+        target[below + 1] += probability * (place - below)
+    return target
 
 
 def pairs_and_entropy(of, network, log_std_of, frames):
@@ -192,19 +223,10 @@ def test_an_update_of_crossq_against_a_recomputation():
 def test_an_update_of_flash_against_a_recomputation():
     """Two joint forwards, the distribution of the target critic with the lower mean, projected, and cross-entropy, in float64."""
     batch, algorithm, critics, targets, _, info, found = of = update_with("flash", apart=0.1)
-
-    def network(x, body, last, n, running=False):
-        x = linear(normal(x, body.norm_input, n, running), body.embed, n)
-        for block in body.blocks:
-            wide, first, _, narrow, second, _ = block.layers
-            hidden = normal(linear(x, wide, n), first, n, running).clamp(min=0)
-            x = x + normal(linear(hidden, narrow, n), second, n, running).clamp(min=0)
-        return linear(x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * body.norm.scale[n, 0], last, n)
-
     step = batch.time_step
-    both, log_pi = pairs_and_entropy(of, network, lambda out: -10 + 12 * (1 + torch.tanh(out)) / 2, frames=2)
+    both, log_pi = pairs_and_entropy(of, flash, smooth_log_std, frames=2)
     online, slow = (
-        torch.stack([network(both, of.body, of.last, n) for n in range(2)]).log_softmax(-1) for of in (critics, targets)
+        torch.stack([flash(both, of.body, of.last, n) for n in range(2)]).log_softmax(-1) for of in (critics, targets)
     )
     atoms = critics.returns.support
     means = (slow[:, 32:].exp() * atoms).sum(-1)
@@ -212,18 +234,68 @@ def test_an_update_of_flash_against_a_recomputation():
     gain = step.reward[1].double().unsqueeze(-1) + algorithm.gamma * step.discount[1].double().unsqueeze(-1) * (
         atoms - algorithm.temperature.alpha().item() * log_pi.unsqueeze(-1)
     )
-    target = torch.zeros(32, len(atoms), dtype=torch.float64)
-    for i in range(32):
-        for j, probability in enumerate(slow[int(means[:, i].argmin()), 32 + i].exp().tolist()):
-            place = (min(max(gain[i, j].item(), -5.0), 5.0) + 5.0) / 0.1
-            below = min(int(place), 99)
-            target[i, below] += probability * (1 - (place - below))
-            target[i, below + 1] += probability * (place - below)
+    lower = [slow[int(means[:, i].argmin()), 32 + i].exp() for i in range(32)]
+    target = torch.stack([projected(gain[i].tolist(), lower[i].tolist()) for i in range(32)])
     error = -(target * online[:, :32]).sum(-1)
     expected = torch.autograd.grad(error.sum(), list(critics.parameters()))
     torch.testing.assert_close(info.q[:, 0].double(), (online[:, :32].exp() * atoms).sum(-1), rtol=1e-4, atol=1e-4)
     for own, other in zip(found, expected, strict=True):
         torch.testing.assert_close(own.double(), other, rtol=2e-3, atol=2e-3)
+
+
+def test_an_update_of_taac_on_flash_against_a_recomputation():
+    """Beta, b~, both candidates in one joint forward with their weights, and the mixture, projected once after the segment."""
+    count = 4
+    batch, algorithm, critics, targets, actor, info, found = update_with("flash", apart=0.1, method="taac", frames=count)
+    step, (before, executed, _) = batch.time_step, batch.rollout_info
+    observation, reward, discount = (x.double() for x in (step.observation, step.reward, step.discount))
+    atoms = critics.returns.support
+    # The candidates: the action before, and that of an actor that acts, whose sample is the second one
+    torch.manual_seed(2)
+    torch.randn(count, 32, 1)
+    noise, uniform = torch.randn(count, 32, 1).double(), torch.rand(count, 32)
+    embedded = copy.deepcopy(algorithm.tau_embedding).double()(observation, nest.map_structure(torch.Tensor.double, before))
+    out = flash(embedded.flatten(0, 1), actor.hidden, actor.head, 0, running=True).unflatten(0, (count, 32))
+    old, new = before.a.double(), torch.tanh(out[..., :1] + smooth_log_std(out[..., 1:]).exp() * noise)
+
+    def q(action):
+        rows = torch.cat([observation, action], -1).flatten(0, 1)
+        logits = [flash(rows, critics.body, critics.last, n, running=True) for n in range(2)]
+        return torch.stack([(one.softmax(-1) * atoms).sum(-1) for one in logits]).amin(0).unflatten(0, (count, 32))
+
+    beta_1 = torch.sigmoid((q(new) - q(old)) / algorithm.beta_temperature.alpha().item())
+    switch = executed | (uniform < beta_1)
+    assert 0.05 < switch[1:-1].double().mean() < 0.95
+    # What was executed at frames 0 to 2, then both candidates at 1 to 3, which count by beta
+    pairs = [(observation[:-1], old[1:]), (observation[1:], old[1:]), (observation[1:], new[1:])]
+    rows = torch.cat([torch.cat(pair, -1).flatten(0, 1) for pair in pairs])
+    beta = torch.stack([1 - beta_1, beta_1])[:, 1:]
+    weights = torch.cat([torch.ones_like(beta[0]).flatten(), beta[0].flatten(), beta[1].flatten()]).unsqueeze(-1).detach()
+    shape = (3, count - 1, 32)
+    online, slow = (
+        torch.stack([flash(rows, of.body, of.last, n, weights=weights) for n in range(2)]).log_softmax(-1).unflatten(1, shape)
+        for of in (critics, targets)
+    )
+    bootstrap = torch.zeros(count - 1, 32, len(atoms), dtype=torch.float64)  # at frames 1 to 3
+    for t, b in itertools.product(range(count - 1), range(32)):
+        for candidate in (0, 1):
+            of = slow[:, 1 + candidate, t, b].exp()
+            bootstrap[t, b] += beta[candidate, t, b] * of[int((of * atoms).sum(-1).argmin())]
+    target = torch.zeros_like(bootstrap)
+    for t, b in itertools.product(range(count - 1), range(32)):
+        total, factor, k = 0.0, 1.0, t
+        while True:
+            k += 1
+            total, factor = total + factor * reward[k, b], factor * algorithm.gamma * discount[k, b]
+            if switch[k, b] or k == count - 1:
+                break
+        target[t, b] = projected((total + factor * atoms).tolist(), bootstrap[k - 1, b].tolist())
+    error = -(target.detach() * online[:, 0]).sum(-1)
+    expected = torch.autograd.grad(error.sum(), list(critics.parameters()))
+    torch.testing.assert_close(info.beta[..., 1].double(), beta_1, rtol=1e-4, atol=1e-4)
+    assert torch.equal(info.switch, switch)
+    for own, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(own.double(), other, rtol=5e-3, atol=5e-3)
 
 
 def test_taac_bootstraps_from_the_mixture_of_both_candidates():

@@ -229,7 +229,8 @@ BODIES = {
     "layer norm": (MlpBody(SIZE, N, hidden_layers=(6,)), mlp),
     "CrossQ": (MlpBody(SIZE, N, hidden_layers=(6,), norm=BatchNorm, norm_input=True, norm_last=True), crossq),
     "XQC": (MlpBody(SIZE, N, hidden_layers=(6, 7), norm=BatchNorm, norm_input=True, unit_weights=True), xqc),
-    "DroQ": (MlpBody(SIZE, N, hidden_layers=(6,), dropout=0.25), droq), "RMS": (MlpBody(SIZE, N, hidden_layers=(6,), norm=RMSNorm), rms),
+    "DroQ": (MlpBody(SIZE, N, hidden_layers=(6,), dropout=0.25), droq),
+    "RMS": (MlpBody(SIZE, N, hidden_layers=(6,), norm=RMSNorm), rms),
 }  # fmt: skip
 
 
