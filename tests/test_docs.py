@@ -330,19 +330,6 @@ def test_generated_pages_are_up_to_date(path):
     assert text_of(path) == docs_tables.WRITERS[path](), "call `make docs-tables`"
 
 
-def test_generated_pages_follow_the_tables(monkeypatch):
-    before = docs_tables.summaries(), docs_tables.macros()
-    monkeypatch.setitem(docs_tables.TAGS, "{phase}/new", "of a tag")
-    monkeypatch.setitem(docs_tables.TASK_MACROS, "gamma", "of a macro")
-    after = docs_tables.summaries(), docs_tables.macros()
-    assert "| `rollout/new`, `evaluation/new` | of a tag |\n" in after[0]
-    assert "| `gamma` | of a macro | `0.99` | `0.99` |\n" in after[1]
-    assert before[0] != after[0] and before[1] != after[1]
-    monkeypatch.setitem(docs_tables.TAGS, "new", "a | b")
-    with pytest.raises(ValueError, match="break the table"):
-        docs_tables.summaries()
-
-
 def test_the_table_of_methods_follows_the_code(monkeypatch):
     """The code is asked: an algorithm that refuses what it could do changes its row."""
     assert "| Box | - | yes | yes | yes | yes | yes | - | yes |" in table_row("taac")
@@ -359,11 +346,6 @@ def test_the_table_of_methods_follows_the_code(monkeypatch):
 
 def table_row(method: str) -> str:
     return next(line for line in text_of(DOCS / "choosing.md").splitlines() if line.startswith(f"| [{method}]("))
-
-
-def test_methods_are_asked_with_files_that_can_be_read():
-    with pytest.raises(TaacError, match="gone"):  # a mistake of the question is no answer
-        docs_methods.works("sac", "create_agent.gone = 1", actions="Box")
 
 
 def test_the_readme_is_short():
@@ -464,30 +446,6 @@ def test_names_of_ours_in_the_tables_of_migration_exist():
     text = text_of(DOCS / "migration.md")
     assert len(re.findall(r"^\| `", text, re.MULTILINE)) > 80
     assert unknown_here(text) == []
-
-
-@pytest.mark.parametrize(
-    "find, text, found",
-    [
-        (lambda text: dead_links(ROOT / "README.md", text), "[a](docs/equations.md#gone) [b](docs/README.md) [c](#x)\n# X",
-         ["docs/equations.md#gone"]),
-        (lambda text: missing_in_source(DOCS / "README.md", text), "[`TaacAlgorithm.gone`](../taac/algorithms/taac.py)",
-         ["TaacAlgorithm.gone"]),
-        (missing_paths, "`taac/gone.py` `gin/methods/sac.gin` `taac/Recall-v0`", ["taac/gone.py"]),
-        (unknown_bindings, '```\ntaac train --set gone=1 --gin_param "Trainer.gone = 1" --set gamma=1\n```\n`@GoneSchedule()`',
-         ["gone", "Trainer.gone", "@GoneSchedule"]),
-        (unknown_flags, "`--gone` `--nooverlay` `--slurm_time`\n```\ntaac plot \\\n    --gone_too 3\n```\n",
-         ["gone_too", "gone"]),
-        (accidental_lists, "- with gain\n  1. Critics\n\n1. first\n2. second\n", ["1. Critics"]),
-        (missing_functions, "`value_ops.one_step_return` `value_ops.gone` `sac.py`", ["value_ops.gone"]),
-        (missing_classes, "`TaacInfo.tau_prev` `TaacInfo.gone` `MyCritics`", ["TaacInfo.gone"]),
-        (unknown_here, "| a | `gamma`, `gone`, `Trainer.hooks`, `--task` |\n", ["gone"]),
-        (lambda text: [message for message in messages(text) if not is_said(message)], "| `a run of nothing ... here` | c |\n",
-         ["a run of nothing ... here"]),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_on_a_page_is_found(find, text, found):
-    assert find(text) == found
 
 
 def test_private_names_lead_to_their_class():

@@ -64,15 +64,6 @@ def gin_file(folder, first=""):
     return str(path)
 
 
-@pytest.mark.slow
-def test_a_trajectory_is_one_source_file_and_one_gin_file(tmp_path):
-    """The folder stands for `taac/algorithms/`, where the file would be put."""
-    (tmp_path / "fading.py").write_text(TRAJECTORY)
-    added = f"import taac.algorithms; taac.algorithms.__path__.append({str(tmp_path)!r})\n"
-    assert run(added + TRAIN, gin_file(tmp_path)) == ""
-    assert "@FadingTrajectory()" in forked.run([gin_file(tmp_path)], code=TRAIN, cwd=tmp_path).stderr  # it is nowhere else
-
-
 def test_a_trajectory_from_outside_is_one_source_file_and_one_gin_file(tmp_path):
     (tmp_path / "my_module.py").write_text(TRAJECTORY)
     done = forked.run([gin_file(tmp_path, "import my_module")], code=TRAIN, cwd=tmp_path)

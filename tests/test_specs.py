@@ -105,26 +105,20 @@ def test_a_unit_box_is_let_through(spec):
     [
         # nested
         ((bounded((3,), -1, 1),), "nested"),
-        ({"arm": bounded((3,), -1, 1)}, "nested"),
         ((), "nested"),
         # discrete
         (bounded((), 0, 3, torch.int64), "discrete"),
         (bounded((3,), -1, 1, torch.int64), "discrete"),
-        (bounded((3,), -1, 1, torch.uint8), "discrete"),
-        (bounded((3,), -1, 1, torch.int32), "discrete"),
         # not a vector
         (bounded((), -1, 1), "rank 1"),
         (bounded((2, 3), -1, 1), "rank 1"),
         # other bounds
         (bounded((3,), -2, 2), "rescale"),
-        (bounded((3,), 0, 1), "rescale"),
         (bounded((3,), -1, 2), "rescale"),
-        (bounded((3,), 1, -1), "rescale"),
         (bounded((3,), -np.inf, np.inf), "rescale"),
         (bounded((3,), np.nan, np.nan), "rescale"),
         (TensorSpec((3,)), "rescale"),
         (TensorSpec((3,), minimum=-np.ones(3)), "rescale"),
-        (TensorSpec((3,), maximum=np.ones(3)), "rescale"),
         # one element is enough
         (TensorSpec((2,), torch.float32, np.array([-1, -2]), np.array([1, 1])), "rescale"),
         (TensorSpec((2,), torch.float32, np.array([-1, -1]), np.array([1, 0.5])), "rescale"),

@@ -11,7 +11,7 @@ import torch
 import torch.nn as nn
 
 from taac.acting import evaluation
-from taac.acting.evaluation import Evaluator, evaluate
+from taac.acting.evaluation import evaluate
 from taac.acting.metrics import Episode
 from taac.algorithms.agent import Agent
 from taac.algorithms.algorithm import Algorithm
@@ -184,24 +184,6 @@ def test_the_same_environment_evaluates_the_same_again():
     environment = create_environment(env_id("Noise"), 3)
     first = facts(evaluate(agent(1), environment, 5, 9, 0.5))
     assert facts(evaluate(agent(1), environment, 5, 9, 0.5)) == first
-
-
-def test_each_evaluation_of_a_run_has_a_seed_of_its_own(monkeypatch):
-    seeds = []
-
-    def played(agent, environment, num_episodes, seed, *others):
-        seeds.append(seed)
-        return evaluate(agent, environment, num_episodes, seed, *others)
-
-    monkeypatch.setattr(evaluation, "evaluate", played)
-    environment = counters(("1t",))
-    for run, steps in ((0, (0, 100, 200, 100)), (1, (100,))):
-        evaluator = Evaluator(agent(), environment, run, evaluation_episodes=1, max_evaluation_steps=100)
-        for env_steps in steps:
-            evaluator.run(env_steps)
-    environment.close()
-    first, second, third, again, other = seeds
-    assert again == second and len({first, second, third, other}) == 4
 
 
 def test_environments_that_draw_from_global_numbers_are_seeded_too():

@@ -10,7 +10,6 @@ from taac import configuration, nest
 from taac.acting.explorers import EpsilonGreedyExplorer, ZetaExplorer
 from taac.data_structures import AlgStep, StepType, TimeStep
 from taac.errors import TaacError
-from taac.ops.schedules import LinearSchedule, Schedules
 from taac.training import experiment
 from tests.training.runs import built, trained
 
@@ -97,16 +96,6 @@ def test_longer_durations_are_cut():
     beyond = 1 - sum(n**-1.5 for n in (1, 2, 3)) / total
     assert set(drawn.tolist()) == {1, 2, 3, 4}
     assert (drawn == 4).double().mean().item() == pytest.approx(beyond, abs=0.02)
-
-
-def test_epsilon_follows_its_schedule(monkeypatch):
-    monkeypatch.setattr(ZetaExplorer, "_durations", lambda self, b, d: torch.ones(b, dtype=torch.int64))
-    explorer = ZetaExplorer(epsilon=LinearSchedule(1.0, 0.0, 100))
-    for env_steps, expected in ((0, 1.0), (50, 0.5), (75, 0.25), (200, 0.0)):
-        Schedules(explorer).move(env_steps, 0)
-        actions, _ = play(explorer, 40, batch=500, env_steps=env_steps)
-        policy = torch.arange(2.0, 42.0).unsqueeze(1)
-        assert (actions[..., 0] != policy).double().mean().item() == pytest.approx(expected, abs=0.02)
 
 
 def test_algorithms_that_store_their_own_choice_are_refused():

@@ -70,14 +70,10 @@ def test_split_and_join_are_inverse(spec, batch):
     [
         (bounded((2,), -1, 1), "one discrete action and at least one continuous"),
         (GEAR, "one discrete action and at least one continuous"),
-        ((GEAR,), "one discrete action and at least one continuous"),
         ((GEAR, GEAR, bounded((2,), -1, 1)), "one discrete action and at least one continuous"),
         ((bounded((2,), 0, 4, torch.int64), bounded((2,), -1, 1)), "one discrete action"),  # two choices in one leaf
-        ((GEAR, bounded((2,), 0, 4, torch.int64), bounded((2,), -1, 1)), "one discrete action"),
         ((), "one discrete action"),
         ((GEAR, bounded((2,), -1, 2)), "acts in"),
-        ((GEAR, bounded((2,), -1, 1), bounded((2, 2), 0, 1)), "acts in"),
-        ((GEAR, TensorSpec((2,))), "acts in"),
         ((GEAR, TensorSpec((2, 1), minimum=-np.ones((2, 1)), maximum=np.array([[1], [0.5]]))), "acts in"),
         ((GEAR, bounded((3,), -1, 1, torch.uint8)), "discrete"),
         ((GEAR, bounded((0,), -1, 1)), "at least one dimension"),

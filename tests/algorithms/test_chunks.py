@@ -380,31 +380,6 @@ def test_a_chunk_is_executed_without_looking_again():
     assert q.item() == pytest.approx(expected.item(), abs=1e-6)
 
 
-def test_the_best_of_samples_is_what_the_critics_value_most():
-    algorithm = sac(best_of=200)
-    nn.init.normal_(algorithm.critics.last.weight)
-    features = torch.randn(1, 3)
-    mean, log_std = torch.zeros(1, 6), torch.full((1, 6), -1.0)
-    best = algorithm._best(algorithm.critics, features, algorithm._samples(mean, log_std))
-    some = torch.tanh(torch.randn(200, 1, 6) * log_std.exp())
-
-    def value(actions):
-        seen = features.expand(*actions.shape[:-1], 3)
-        return algorithm.least_value(algorithm.q_values(algorithm.critics, seen, *algorithm.action_parts(actions)))
-
-    assert value(best) > value(some).quantile(0.9)
-    experience = segment([FIRST, MID, MID, MID])
-    info = algorithm.train_step(experience)
-    algorithm.calc_loss(experience, info).loss.mean().backward()
-    with torch.no_grad():
-        pre_tanh = torch.atanh(experience.time_step.prev_action[1:].flatten()[None])
-        mean, log_std = algorithm.actor(algorithm.actor_features(experience.time_step.observation[0]))
-    actor = sac(best_of=200)
-    log_pi = torch.distributions.Normal(mean, log_std.exp()).log_prob(pre_tanh) - torch.log(1 - torch.tanh(pre_tanh) ** 2)
-    loss = actor._imitating(info.own, info)
-    assert loss[0].item() == pytest.approx(-log_pi.sum().item(), rel=1e-4)
-
-
 @pytest.mark.parametrize(
     "kinds, expected",
     [

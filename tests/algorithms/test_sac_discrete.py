@@ -234,16 +234,6 @@ def test_where_there_is_one_choice_there_is_nothing_to_tune():
     assert algorithm.temperature.value.grad == 0 and not algorithm.actor.head.weight.grad.any()
 
 
-@pytest.mark.parametrize("valid, target", [(4, 0.8), (2, 0.4), (3, 0.8 * math.log(3) / math.log(4))])
-def test_the_target_entropy_of_masked_states_is_the_same_fraction_of_what_can_be_reached(valid, target):
-    algorithm = discrete(DISCRETE, masked=True, target_entropy=0.8)
-    mask = (torch.arange(CHOICES) < valid).expand(STEPS, BATCH, CHOICES)
-    _, info = losses_of(algorithm, replayed_discrete(mask=mask)[0])
-    expected = algorithm.temperature.value * (-info.log_pi - target)
-    torch.testing.assert_close(info.own[0], expected)
-    assert target <= math.log(valid)
-
-
 def test_after_a_termination_nothing_need_be_valid():
     """The environment refuses such a mask everywhere else. What is drawn there is ignored; the loss is finite and the same."""
     algorithm = discrete(DISCRETE, masked=True)

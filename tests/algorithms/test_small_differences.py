@@ -12,9 +12,8 @@ from taac import nest
 from taac.algorithms import Td3Algorithm
 from taac.networks import PrefixCritics
 from taac.networks.bodies import projections
-from taac.ops.schedules import LinearSchedule
 from tests.algorithms import reference
-from tests.algorithms.taac_reference import NEVER, TAAC, experience_of, small, state_of, taac
+from tests.algorithms.taac_reference import NEVER, small, state_of
 from tests.algorithms.test_backbones import CATEGORICAL, with_backbone
 from tests.algorithms.test_chunks import MID, sac, segment
 from tests.algorithms.test_critic_step import joint  # noqa: F401
@@ -31,22 +30,6 @@ def test_the_rate_of_decisions_is_saved():
     first.decision_price.observe(decisions=600, env_steps=1000)
     again.load_state_dict(first.state_dict())
     assert again.decision_price.rate == first.decision_price.rate != 0.25
-
-
-def test_a_reported_price_stays_as_it_was():
-    algorithm, experience = taac(TAAC | {"price": LinearSchedule(0.5, 1.5, env_steps=10)}), experience_of(TAAC)
-    (scheduled,) = algorithm.scheduled
-    told = []
-    for price in (0.5, 1.25):
-        scheduled.set(price)
-        told.append(algorithm.calc_loss(experience, algorithm.train_step(experience)).extra["decision/price"])
-    assert [t.item() for t in told] == [0.5, 1.25]
-
-
-def test_the_advantage_is_what_beta_compares():
-    algorithm, experience = taac(TAAC | {"price": 0.7}), experience_of(TAAC)
-    info = algorithm.train_step(experience)
-    torch.testing.assert_close(info.beta[..., 1], torch.sigmoid(info.advantage / algorithm.beta_temperature.alpha()))
 
 
 def test_candidates_after_an_end_count_for_no_statistics(joint):  # noqa: F811
@@ -81,7 +64,7 @@ def test_an_encoder_of_the_actor_is_held_with_it(method):
 
 
 def test_the_advantage_is_of_the_action_that_is_compared():
-    trainer = with_backbone("taac", "flash")
+    trainer = with_backbone("taac", "flash", "TaacAlgorithm.decision_price = 0.7")
     learn_until(trainer, 4)
     algorithm, batch = trainer.agent.algorithm, trainer.agent.prepare(trainer.replay_buffer.sample(8, trainer.segment_length))
     info = algorithm.train_step(batch)

@@ -173,10 +173,6 @@ def test_quadratic_start_direct(a_old, a_hat, a, v):
     assert parts(QuadraticTrajectory(inverse_mode=False).start(t(a_hat), old)) == ([a], [v], [a_hat])
 
 
-def test_inverse_mode_is_the_default():
-    assert LinearTrajectory().inverse_mode and QuadraticTrajectory().inverse_mode
-
-
 # --- All ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("trajectory, used", list(zip(ALL, [1, 2, 2, 3, 3])))
 def test_parts_without_use_hold_nothing(trajectory, used):
@@ -225,13 +221,6 @@ def test_any_trajectory_stays_in_the_box(trajectory):
 
 
 # --- which trajectory is followed, uniform_like ---------------------------------------------------
-def test_a_new_one_where_it_switches():
-    new = Tau(t(1, 2, 3, 4).reshape(2, 2), t(5, 6, 7, 8).reshape(2, 2), ())
-    old = Tau(-new.a, -new.v, ())
-    tau = nest.where(torch.tensor([True, False]), new, old)
-    assert parts(tau) == ([[1, 2], [-3, -4]], [[5, 6], [-7, -8]], ())
-    tau = nest.where(torch.tensor([False, True]), new, old)
-    assert parts(tau) == ([[-1, -2], [3, 4]], [[-5, -6], [7, 8]], ())
 
 
 def test_switches_with_time_and_batch():

@@ -364,12 +364,6 @@ def test_the_objective_is_what_reports_define(tmp_path, objective, expected):
     assert combine([0.0, 1.0, 2.0, 9.0]) == (1.5 if objective == "iqm" else 3.0)
 
 
-def test_trials_run_side_by_side(tmp_path):
-    record, launcher = swept(tmp_path, rising, jobs=3, trials=6, pruner="none")
-    assert [run.method for run in launcher.begun[:3]] == ["trial 0", "trial 1", "trial 2"]
-    assert [trial.state for trial in record.trials] == ["complete"] * 6
-
-
 def test_a_sweep_that_goes_on_has_no_more_trials_at_a_time_than_asked_for(tmp_path):
     swept(tmp_path, rising, jobs=3, trials=5, kill_after=0)
     record, launcher = swept(tmp_path, rising, jobs=2, trials=5)

@@ -70,7 +70,7 @@ def test_what_acting_does_not_need_is_dropped():
     assert set(gin_state.bound()) == {(b.scope, b.selector) for b in loaded.bindings.values()}
 
 
-@pytest.mark.parametrize("name", methods.METHODS)
+@pytest.mark.parametrize("name", methods.every_method())
 def test_every_method_acts_by_what_is_read_of_its_configuration(name):
     task = "simple_control"
     trainer = built([f"gin/tasks/{task}.gin", f"gin/methods/{name}.gin"], [*SMALL, *methods.fitting(name)])

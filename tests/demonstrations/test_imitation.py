@@ -439,15 +439,6 @@ def test_fewer_demonstrations_than_a_segment_are_refused(tmp_path):
         build(binding(tmp_path / "short.npz"), method="sqil_taac")
 
 
-def test_sqil_with_rewards_in_a_vector_is_refused(tmp_path):
-    two = "taac-test/TwoRewards-v0"
-    drive(tmp_path / "two.npz", create_environment(two), lambda t: torch.zeros(1, 1), 1)
-    name = f"create_environment.env_name = '{two}'"
-    build(binding(tmp_path / "two.npz"), name).close()  # as a prefill it is fine
-    with pytest.raises(TaacError, match="the environment's reward is a vector"):
-        build(binding(tmp_path / "two.npz"), name, method="sqil_sac")
-
-
 @pytest.mark.parametrize("method", ["sac_value", "sac_krep", "sac_ez", "sac_nrep", "sdar", "taac_q"])
 def test_sqil_after_any_method_that_can_learn_from_demonstrations(method, tmp_path):
     plain = build(method=method)

@@ -53,6 +53,8 @@ AGENTS = {
     ),
     "team": ("taac", "simple_control", TEAM, "create_agent.shared_policy = True",
              "create_environment.env_kwargs = {'comes_and_goes': True}"),
+    "team of branches": ("sac_discrete", "discrete_control", TEAM, "create_agent.shared_policy = True",
+                         "create_environment.env_kwargs = {'comes_and_goes': True, 'kind': 'branches'}"),
     "images": ("taac", "simple_control", "tests.toy_tasks:taac-test/Camera-v0", *CAMERA[1:]),  # and choices that begin at 5
 }
 
@@ -317,27 +319,11 @@ def test_what_cannot_be_traced_is_refused_with_the_reason(tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", PT2_AND_SLOWLY_ONNX)
-def test_a_file_asks_for_what_acting_reads(tmp_path, ending):
+def test_a_file_asks_for_what_acting_reads():
     """Not for what critics alone see."""
     agent, environment = built(*AGENTS["asymmetric"])
-    policy, path = ExportedPolicy(agent, environment), tmp_path / f"policy{ending}"
-    policy_files.write(policy, path, about := policy_files.metadata(policy, environment, {}))
+    about = policy_files.metadata(ExportedPolicy(agent, environment), environment, {})
     assert list(about["inputs"]) == ["first", "observation.x", "prev_action"]
-    assert policy_files.check(policy_files.load(path), policy, environment, steps=70, seed=3).episodes == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", PT2_AND_SLOWLY_ONNX)
-def test_a_policy_that_agents_share_is_exported(tmp_path, ending):
-    """Which come and go, and choose in branches: each has a row of its own in actions and states."""
-    kwargs = "create_environment.env_kwargs = {'comes_and_goes': True, 'kind': 'branches'}"
-    agent, environment = built("sac_discrete", "discrete_control", TEAM, "create_agent.shared_policy = True", kwargs)
-    policy, path = ExportedPolicy(agent, environment), tmp_path / f"policy{ending}"
-    policy_files.write(policy, path, {})
-    assert policy_files.check(policy_files.load(path), policy, environment, steps=50, seed=3).episodes == 2
-    assert {name: leaf.shape for name, leaf in zip(policy.names.inputs, policy.example(5))}["prev_action"] == (5, 3, 2)
 
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):

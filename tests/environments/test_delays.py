@@ -199,16 +199,6 @@ def test_evaluations_may_have_other_delays_than_training(params, training, evalu
     trainer.close()
 
 
-@pytest.mark.slow
-def test_training_does_not_notice_a_delay_of_evaluations(tmp_path):
-    short = ("num_env_steps = 330", "evaluation_interval = 30")
-    plain = run(tmp_path / "plain", *short)
-    late = run(tmp_path / "late", *short, "create_environment.evaluation_wrappers = (@ActionDelay,)", "ActionDelay.steps = 5")
-    assert_same_parameters(plain, late)
-    returns = [[row["return_mean"] for row in rows(tmp_path / name)] for name in ("plain", "late")]
-    assert all(a != b for a, b in zip(*returns, strict=True))
-
-
 def test_wrappers_of_evaluations_that_change_a_space_are_refused():
     with pytest.raises(TaacError, match=r"\(evaluation\)' has observation_space.* in training.*also in evaluations"):
         build("create_environment.evaluation_wrappers = (@ActionDelay,)", "ActionDelay.observe_pending = True")

@@ -16,6 +16,7 @@ from taac.environments.create import create_environment
 from taac.environments.durations import DurationCoordinate
 from taac.environments.single import ChosenRepeat
 from taac.errors import TaacError
+from tests.environments.test_action_repeat import DURATIONS, SCRIPT, table
 from tests.environments.toys import Probe, env_id
 from tests.training.runs import SMALL, assert_resumes_exactly, assert_same_parameters, built, learn_until, rows, run
 
@@ -45,18 +46,6 @@ def play(scripts, durations, *, actions=None, async_=False, most=3, **prices):
     finally:
         environment.close()
     return frames
-
-
-def table(frames, env=0):
-    return [
-        (int(t.step_type[env]), float(t.reward[env]), float(t.discount[env]), int(t.duration[env]), raw[env])
-        for t, raw in frames
-    ]
-
-
-# An episode of 7 steps that terminates, one of 5 that is cut off, one of 2. gamma = 1/2, D = 3.
-SCRIPT = ("7t", "5u", "2t")
-DURATIONS = [[2], [1], [3], [3], [2], [3], [3], [1], [2]]
 
 
 def test_rewards_discounts_durations_and_prices_by_hand():

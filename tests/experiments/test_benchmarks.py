@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -200,26 +199,6 @@ def test_a_meter_counts_what_comes_after_it_is_asked(monkeypatch):
     with pytest.raises(SystemExit):  # nobody asks again
         meter.tick(5)
     assert answers[1]["units"] == 5
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("stable_baselines3") is None, reason="stable_baselines3 is not installed")
-def test_a_peer_where_it_is_installed():
-    import sys
-
-    sent = {
-        "task": "updates",
-        "peer": "sb3",
-        "env": toy.FREE,
-        "frames": 500,
-        "batch_size": 8,
-        "per_call": 1,
-        "warmup": 1,
-    }
-    given = options(updates)
-    given.peers_python = sys.executable
-    rates, _, problems = common.interleaved([common.Contender("sb3", common.PEERS, sent)], given)
-    assert not problems and len(rates["sb3"]) == 2
 
 
 def test_a_profile_names_the_products_by_their_shapes():

@@ -49,33 +49,6 @@ def test_many_small_values_lose_no_digits():
     assert means.means()["a"] == pytest.approx(torch.tensor(0.1).item(), rel=1e-12)
 
 
-def test_a_summary_is_the_mean_of_its_updates(tmp_path, monkeypatch):
-    """Twenty environment steps after the initial collection, a summary every five: four of five updates each, by hand."""
-    from taac.learning.learner import Learner
-    from taac.training.summaries import SummaryWriter
-
-    seen, written = [], []
-    update, write = Learner.update, SummaryWriter.scalars
-
-    def watched(self, *args):
-        info = update(self, *args)
-        seen.append(info.extra["loss/critic"].item())
-        return info
-
-    def scalars_of(self, values, env_steps):
-        write(self, values, env_steps)
-        if "count/updates" in values:
-            written.append((env_steps, values.get("loss/critic")))
-
-    monkeypatch.setattr(Learner, "update", watched)
-    monkeypatch.setattr(SummaryWriter, "scalars", scalars_of)
-    train(tmp_path, "sac", "num_env_steps = 120", "Intervals.summary_interval = 5")
-    assert len(seen) == 20
-    means = [sum(seen[i : i + 5]) / 5 for i in range(0, 20, 5)]
-    assert [value for _, value in written if value is not None] == pytest.approx(means, rel=1e-6)
-    assert [step for step, value in written if value is None] == list(range(5, 101, 5)), "no update, no mean"
-
-
 # --- Statistics of an update ------------------------------------------------------------------------------------------
 
 F, M, L = 0, 1, 2

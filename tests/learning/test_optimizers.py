@@ -364,9 +364,3 @@ def test_what_an_optimizer_refuses_is_told():
         build("Learner.optimizer_ctor = @SGD", "SGD.nesterov = True")
     with pytest.raises(TaacError, match="lr"):
         build("Learner.optimizer_ctor = @SGD", "SGD.lr = 0.1")
-
-
-def test_temperatures_do_not_decay():
-    learner = Learner(make_agent(), 0.1, optimizer_ctor=of_torch("SGD", weight_decay=0.5), weight_decay={"critic": 0.25})
-    found = dict(zip(learner.group_names, learner.optimizer.param_groups))
-    assert {name: group["weight_decay"] for name, group in found.items()} == {"actor": 0.5, "critic": 0.25, "temperature": 0.0}

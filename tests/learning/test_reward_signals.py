@@ -16,10 +16,8 @@ from taac.data_structures import FIRST, LAST
 from taac.environments.create import create_environment
 from taac.errors import DivergedError, TaacError
 from taac.learning.optimizers import TensorFlowAdam
-from taac.learning.side_losses import Cloning
 from taac.networks.batch_statistics import batch_statistics
 from taac.networks.bodies import projections
-from taac.ops.schedules import LinearSchedule
 from taac.runs import checkpoint
 from taac.training import experiment
 from tests.demonstrations.test_imitation import POINT, SMALL, binding, build, drive
@@ -569,12 +567,6 @@ def test_gail_and_cloning_after_any_method_that_can_learn_from_demonstrations(me
 def test_what_cannot_work_is_refused(params, message):
     with pytest.raises(TaacError, match=message):
         build(*params)
-
-
-@pytest.mark.parametrize("end, message", [(0.0, "Cloning does nothing"), (-0.5, "must be 0 or more at every step")])
-def test_weights_of_cloning_that_cannot_be_are_refused(end, message):
-    with pytest.raises(TaacError, match=message):
-        Cloning(weight=LinearSchedule(0.0, end, updates=5))
 
 
 def test_demonstrations_for_nobody_are_refused(demonstrations):

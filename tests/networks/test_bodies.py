@@ -370,17 +370,6 @@ def test_batches_of_hardly_any_weight_leave_finite_statistics(weight):
     assert torch.equal(norm.mean, before) == (weight == 0)  # without weight they stay
 
 
-def test_scale_and_bias_are_projected_together():
-    norm = BatchNorm(N, SIZE, unit=True)
-    with torch.no_grad():
-        norm.bias.normal_()
-        norm.scale.normal_()
-    direction = torch.cat([norm.scale, norm.bias], -1)
-    norm.project()
-    both = torch.cat([norm.scale, norm.bias], -1)
-    torch.testing.assert_close(both, direction * SIZE**0.5 / torch.linalg.vector_norm(direction, dim=-1, keepdim=True))
-
-
 def test_dropout_comes_before_normalisation():
     for norm_last in (False, True):
         kinds = [type(layer).__name__ for layer in MlpBody(3, 2, (4,), dropout=0.5, norm_last=norm_last).layers]

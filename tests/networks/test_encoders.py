@@ -12,7 +12,6 @@ import pytest
 import torch
 from gymnasium import wrappers
 
-from taac import nest
 from taac.environments import spaces
 from taac.errors import TaacError
 from taac.networks import ImageEncoder, ObservationEncoder
@@ -185,15 +184,6 @@ def test_a_nest_is_its_leaves_in_order(batch):
     (image_encoder,) = encoder.images.values()
     flat = x["sensors"][1]["camera"].reshape(-1, 8, 6, 2)
     torch.testing.assert_close(out[..., 5:10].reshape(-1, 5), image_encoder(flat))
-
-
-def test_frames_are_encoded_one_by_one():
-    encoder, x = small_images(NESTED), nested_observation(3, 4)
-    out = encoder(x)
-    for t in range(3):
-        for b in range(4):
-            one = encoder(nest.index(x, (slice(t, t + 1), slice(b, b + 1))))
-            torch.testing.assert_close(out[t, b], one[0, 0], rtol=1e-4, atol=1e-5)
 
 
 # --- Images -----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -61,21 +62,23 @@ def alone(critics, network, x):
     return torch.nn.functional.linear(x, critics.last.weight[network].T, critics.last.bias[network, 0])
 
 
-@pytest.mark.parametrize("num_critics", [1, 2, 5])
-@pytest.mark.parametrize("reward_dim, share", [(None, False), (1, False), (3, False), (3, True)])
-@pytest.mark.parametrize("hidden_layers", [(), (7,), (7, 6, 5)], ids=str)
-def test_an_ensemble_is_critics_one_by_one(num_critics, reward_dim, share, hidden_layers):
-    """And each critic a network for each part of the reward, unless they share hidden layers."""
-    critics = scramble(CriticEnsemble(9, reward_dim, num_critics, hidden_layers, share_hidden_layers=share))
-    features, a, v = torch.randn(3, 5, 5), torch.randn(3, 5, 2), torch.randn(3, 5, 2)
-    together, x = critics(features, a, v), torch.cat([features, a, v], -1)
-    for i in range(num_critics):
-        if share or reward_dim is None:
-            expected = alone(critics, i, x)
-        else:
-            expected = torch.cat([alone(critics, i * reward_dim + d, x) for d in range(reward_dim)], -1)
-        expected = expected.squeeze(-1) if reward_dim is None else expected
-        torch.testing.assert_close(together[i], expected, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("num_critics, hidden_layers", [(1, ()), (3, (7, 6))])
+@pytest.mark.parametrize(
+    "num_choices, reward_dim", [(None, None), (None, 1), (None, 3), (1, None), (4, None), (4, 1), (4, 3), (1, 3)]
+)
+def test_an_ensemble_is_networks_one_by_one(num_choices, reward_dim, num_critics, hidden_layers, share):
+    """`[N, ..., C, D]`: a network for each part of the reward, or an output, and an output for each choice."""
+    critics = scramble(
+        CriticEnsemble(9, reward_dim, num_critics, hidden_layers, num_choices=num_choices, share_hidden_layers=share)
+    )
+    given = torch.randn(3, 5, 5), torch.randn(3, 5, 2), torch.randn(3, 5, 2)
+    q, x, parts, choices = critics(*given), torch.cat(given, -1), reward_dim or 1, num_choices or 1
+    assert list(q.shape) == [num_critics, 3, 5, *([num_choices] if num_choices else []), *([reward_dim] if reward_dim else [])]
+    q = q.reshape(num_critics, 3, 5, choices, parts)
+    for i, c, d in np.ndindex(num_critics, choices, parts):
+        network, output = (i, c * parts + d) if share else (i * parts + d, c)
+        torch.testing.assert_close(q[i, ..., c, d], alone(critics, network, x)[..., output], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("num_choices", [None, 4])
@@ -85,28 +88,6 @@ def test_parts_of_a_reward_share_nothing(num_choices):
     critics(torch.randn(9, 4), torch.randn(9, 2))[1, ..., 2].sum().backward()
     for name, parameter in critics.named_parameters():
         assert [bool(gradient.any()) for gradient in parameter.grad] == [False] * 5 + [True], name
-
-
-@pytest.mark.parametrize("share", [False, True])
-@pytest.mark.parametrize("num_critics", [1, 3])
-@pytest.mark.parametrize("num_choices, reward_dim", [(1, None), (4, None), (4, 1), (4, 3), (1, 3)])
-def test_a_head_for_each_choice_and_part_of_the_reward(num_critics, num_choices, reward_dim, share):
-    """`[N, ..., C, D]`: of each network, a choice's value is a linear function of its own of the last hidden layer."""
-    critics = scramble(
-        CriticEnsemble(9, reward_dim, num_critics, (7, 6), num_choices=num_choices, share_hidden_layers=share)
-    )
-    features, action = torch.randn(3, 5, 7), torch.randn(3, 5, 2)
-    q = critics(features, action)
-    assert q.shape == (num_critics, 3, 5, num_choices, *([reward_dim] if reward_dim else []))
-    parts = reward_dim or 1
-    x = torch.cat([features, action], -1)
-    for i in range(num_critics):
-        for c in range(num_choices):
-            for d in range(parts):
-                network, output = (i, c * parts + d) if share else (i * parts + d, c)
-                expected = alone(critics, network, x)[..., output]
-                found = q[i, ..., c, d] if reward_dim else q[i, ..., c]
-                torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_choices_do_not_change_the_other_layers_initialisation():

@@ -403,20 +403,12 @@ MISTAKES = [
     ("reward", {"reward": (T,), "value": (T,), "step_type": (T,), "discount": (T,), "switch": (T,)}),
     ("reward", {"reward": (T, B, D, 1), "value": (T, B, D, 1)}),
     ("value", {"value": (T - 1, B)}),
-    ("value", {"value": (T, 1)}),
-    ("value", {"value": (T, B, D)}),
     ("value", {"reward": (T, B, D), "value": (T, B)}),
-    ("value", {"reward": (T, B, D), "value": (T, B, 1)}),
     ("step_type", {"step_type": (T, 1)}),
-    ("step_type", {"step_type": (T - 1, B)}),
-    ("step_type", {"step_type": (T,)}),
     ("step_type", {"reward": (T, B, D), "value": (T, B, D), "step_type": (T, B, D)}),
-    ("discount", {"discount": (T - 1, B)}),
     ("discount", {"discount": ()}),
     ("discount", {"discount": (T, 1)}),
-    ("discount", {"discount": (T, B, D)}),
     ("discount", {"reward": (T, B, D), "value": (T, B, D), "discount": (T, B, 1)}),
-    ("discount", {"reward": (T, B, D), "value": (T, B, D), "discount": (D,)}),
 ]
 RETURNS = [one_step_return, n_step_return, compare_through_return]
 

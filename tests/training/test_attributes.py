@@ -87,6 +87,11 @@ def test_what_was_set_is_there_after_a_resume(tmp_path):
     assert [whole.attributes.get(name) for name in names] == [resumed.attributes.get(name) for name in names]
     assert whole.attributes.get("gamma") == whole.attributes.get("target_tau") == 0.5
     assert whole.attributes.get("max_grad_norm") == 2.5 and whole.attributes.get("target_entropy/beta") == 0.1
+SCHEDULED = (
+    "Learner.actor_learning_rate = @lr/LinearSchedule()", "lr/LinearSchedule.start = 1e-3", "lr/LinearSchedule.end = 1e-4",
+    "lr/LinearSchedule.updates = 10", "TaacAlgorithm.beta_target_entropy = @beta/LinearSchedule()",
+    "beta/LinearSchedule.start = 0.3", "beta/LinearSchedule.end = 0.1", "beta/LinearSchedule.updates = 10",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -105,11 +110,7 @@ def test_what_was_set_is_there_after_a_resume(tmp_path):
     ],
 )
 def test_what_cannot_be_set_is_refused(name, value, message):
-    trainer = build(
-        "Learner.actor_learning_rate = @lr/LinearSchedule()", "lr/LinearSchedule.start = 1e-3", "lr/LinearSchedule.end = 1e-4",
-        "lr/LinearSchedule.updates = 10", "TaacAlgorithm.beta_target_entropy = @beta/LinearSchedule()",
-        "beta/LinearSchedule.start = 0.3", "beta/LinearSchedule.end = 0.1", "beta/LinearSchedule.updates = 10",
-    ) if "schedule" in message else build()  # fmt: skip
+    trainer = build(*(SCHEDULED if "schedule" in message else ()))
     before = [trainer.attributes.get(n) for n in trainer.attributes.names()]
     with pytest.raises(TaacError, match=message):
         trainer.attributes.set(name, value)
@@ -118,16 +119,8 @@ def test_what_cannot_be_set_is_refused(name, value, message):
 
 
 def test_what_follows_no_schedule_can_be_set_beside_what_does():
-    trainer = build(
-        "Learner.actor_learning_rate = @lr/LinearSchedule()", "lr/LinearSchedule.start = 1e-3", "lr/LinearSchedule.end = 1e-4",
-        "lr/LinearSchedule.updates = 10", "TaacAlgorithm.beta_target_entropy = @beta/LinearSchedule()",
-        "beta/LinearSchedule.start = 0.3", "beta/LinearSchedule.end = 0.1", "beta/LinearSchedule.updates = 10",
-    )  # fmt: skip
-    for name, value in (
-        ("learning_rate/critic", 2e-3),
-        ("learning_rate/temperature", 3e-3),
-        ("target_entropy/action", -2.0),
-    ):
+    trainer = build(*SCHEDULED)
+    for name, value in (("learning_rate/critic", 2e-3), ("learning_rate/temperature", 3e-3), ("target_entropy/action", -2.0)):
         trainer.attributes.set(name, value)
         trainer._follow_schedules()
         assert trainer.attributes.get(name) == value

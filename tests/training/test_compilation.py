@@ -19,7 +19,7 @@ from taac.training.conduct import conduct
 from taac.training.interruption import Interruption
 from taac.training.progress_bar import ProgressBar
 from tests.algorithms.test_own_encoders import LinearEncoder  # noqa: F401, gin's by its import
-from tests.methods import METHODS, fitting
+from tests.methods import every_method, fitting
 from tests.training.runs import SMALL, TASK, assert_same_parameters, build, built, rows, run
 
 LONG = "num_env_steps = 10300"  # 10,000 updates, as the first 300 steps earn none
@@ -64,7 +64,7 @@ def test_the_configuration_decides(params, compiled, why, compiler):
     assert found == compiled and why in sentence
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", every_method())
 def test_no_method_of_the_package_holds_a_part_of_ones_own(method, compiler):
     with contextlib.closing(built([TASK, f"gin/methods/{method}.gin"], [*SMALL, *fitting(method)])) as trainer:
         assert compilation._reason_not_to_compile(trainer.agent, 10_000, 8) is None

@@ -126,29 +126,6 @@ def test_epsilon_follows_its_schedule():
         assert explored.fraction(env_steps).mean().item() == pytest.approx(expected, abs=0.02)
 
 
-def test_agents_explore_each_by_itself():
-    explored = Explored(0.5).fraction(0, (5_000, 2))
-    assert abs(torch.corrcoef(explored.T)[0, 1]) < 4 / math.sqrt(5_000)
-
-
-@pytest.mark.slow
-def test_the_trainer_explores_on_the_schedule_of_environment_steps():
-    """A policy that always says 0, with epsilon from 1 to 0 over 2,000 steps; two choices, so half of it shows."""
-    trainer = build("exploration/LinearSchedule.start = 1.0", "exploration/LinearSchedule.env_steps = 2000")
-    with torch.no_grad():
-        trainer.agent.algorithm.actor.head.bias.copy_(torch.tensor([200.0, -200.0]))
-    while trainer.env_steps < 2_400:
-        trainer.collect()
-    trainer.close()
-    frames = trainer.replay_buffer._storage.time_step
-    chosen = frames.prev_action[1 : trainer.replay_buffer.size][frames.duration[1 : trainer.replay_buffer.size] > 0]
-    chosen = chosen.double()  # in order, two environment steps a row
-    assert chosen[:100].mean().item() == pytest.approx(0.5, abs=0.2)  # uniform, then epsilon is almost 1
-    assert chosen[100:1_000].mean().item() == pytest.approx(0.725 / 2, abs=4 * math.sqrt(0.25 / 900))
-    assert chosen[1_000:2_000].mean().item() == pytest.approx(0.25 / 2, abs=4 * math.sqrt(0.11 / 1000))
-    assert not chosen[2_000:].any()
-
-
 @pytest.mark.parametrize("epsilon", [-0.1, 1.5, LinearSchedule(0.5, 2.0, 10)])
 def test_epsilon_out_of_range(epsilon):
     with pytest.raises(TaacError, match=r"EpsilonGreedyExplorer\.epsilon must be in \[0, 1\]"):

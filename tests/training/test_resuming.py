@@ -10,7 +10,6 @@ import torch
 
 from taac import configuration
 from taac.acting.evaluation import evaluate
-from taac.analysis.readers import events
 from taac.data_structures import StepType
 from taac.runs.run_folder import RunFolder
 from tests.environments.toys import env_id
@@ -232,20 +231,6 @@ def test_the_bits_of_a_run_do_not_depend_on_its_checkpoints(tmp_path, num_envs, 
     for column in step_type.T.tolist():  # episodes of 70 transitions, and none other
         text = "".join("FML"[kind] for kind in column)
         assert text.startswith(("F" + 69 * "M" + "L") * 2)
-
-
-@pytest.mark.slow
-def test_a_resumed_run_reports_what_the_whole_run_reports(tmp_path):
-    """Summaries and checkpoints at intervals that do not divide each other, with episodes that end in between."""
-    params = ("Intervals.checkpoint_interval = 170", "create_environment.max_episode_steps = 20", "num_env_steps = 450",
-              "UpdateRatio.updates_per_env_step = 0.25")  # fmt: skip
-    run(tmp_path / "whole", *params)
-    run(tmp_path / "killed", *params, until=390)
-    run(tmp_path / "killed", *params)
-    whole, killed = (events.read(tmp_path / name).scalars for name in ("whole", "killed"))
-    for tag in ("rollout/return", "loss/critic"):
-        assert killed[tag].env_steps.tolist() == whole[tag].env_steps.tolist()
-        assert killed[tag].value.tolist() == whole[tag].value.tolist()
 
 
 def test_a_run_killed_while_its_folder_was_made_can_begin(tmp_path, monkeypatch):

@@ -183,18 +183,3 @@ def test_an_evaluator_that_is_restored_alone_knows_the_best():
     again = second.evaluator.run(100)
     assert not again.is_best and again.summary == found.summary
     first.close(), second.close()
-
-
-@pytest.mark.slow
-def test_a_second_resume_without_replay_waits_no_longer_than_it_takes_to_fill_the_buffer(tmp_path):
-    params = ("checkpoint_interval = 50", "Saving.save_replay = False", "num_env_steps = 380", "initial_collect_steps = 100",
-              *SHORT[2:3])  # fmt: skip
-    run(tmp_path, *params, until=205)  # the checkpoint at 200 has 100 updates
-    run(tmp_path, *params, until=255)  # filling again from 200 to 300; the checkpoint at 250
-    updates = {}
-    trainer = build(*params)
-    trainer.resume(RunFolder(tmp_path))
-    assert (trainer.env_steps, trainer.learner.num_updates) == (250, 100)
-    trainer.train(RunFolder(tmp_path), lambda env_steps, number, *_: updates.update({env_steps: number}))
-    trainer.close()
-    assert (updates[350], updates[351], updates[380]) == (100, 101, 130)

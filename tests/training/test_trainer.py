@@ -12,7 +12,7 @@ from taac.data_structures import StepType
 from taac.errors import TaacError
 from taac.runs.run_folder import RunFolder
 from taac.training.summaries import unknown_tags
-from tests.training.runs import assert_resumes_exactly, assert_same_parameters, build, rows, run
+from tests.training.runs import assert_resumes_exactly, build, rows, run
 
 
 def test_counting_transitions_and_updates():
@@ -38,46 +38,6 @@ def test_counting_transitions_and_updates():
     # 100 vector steps of 3 environments; episodes of 7 transitions are 8 frames, so 12 resets an environment.
     assert transitions == 3 * (100 - 12)
     assert trainer.collector.episodes == 3 * 12
-
-
-@pytest.mark.parametrize(
-    "ratio, exact",
-    [pytest.param("0.29", (29, 100), marks=pytest.mark.slow), ("0.1", (1, 10)), pytest.param("3", (3, 1), marks=pytest.mark.slow),
-     pytest.param("2.5", (5, 2), marks=pytest.mark.slow)],
-)
-def test_updates_per_environment_step_as_a_number(ratio, exact):
-    """Held exactly: in floats, 100 steps times 0.29 would be 28.999999999999996 updates."""
-    trainer = build(
-        "num_envs = 2", "unroll_length = 3", "updates_per_iteration = 7", "initial_collect_steps = 12",
-        f"UpdateRatio.updates_per_env_step = {ratio}", "create_environment.max_episode_steps = 20",
-    )  # fmt: skip
-    exactly = []
-    for _ in range(60 if exact[1] > 2 else 6):
-        trainer.collect()
-        trainer.learn()
-        earned = max(0, trainer.env_steps - 12) * exact[0]
-        assert trainer.learner.num_updates == earned // exact[1]
-        exactly.append(earned > 0 and earned % exact[1] == 0)
-    trainer.close()
-    assert any(exactly), "whole numbers of updates, where rounding would show"
-    assert trainer.update_ratio.ratio.as_integer_ratio() == exact
-
-
-@pytest.mark.slow
-def test_an_update_ratio_below_1_is_held_over_a_resume_and_logged(tmp_path):
-    params = (
-        "UpdateRatio.updates_per_env_step = 0.3", "Intervals.checkpoint_interval = 70", "Intervals.summary_interval = 60",
-    )  # fmt: skip
-    whole = run(tmp_path / "whole", *params)
-    learnt = []
-    for moment in (333, 404, None):
-        resumed = run(tmp_path / "killed", *params, until=moment)
-        learnt.append((resumed.env_steps, resumed.learner.num_updates))
-    assert learnt == [(333, 33 * 3 // 10), (404, 104 * 3 // 10), (600, 90)]
-    assert_same_parameters(whole, resumed)
-    logged = events.read(tmp_path / "whole").scalars["count/update_ratio"]
-    assert logged.env_steps[-5:].tolist() == [360, 420, 480, 540, 600]
-    assert logged.value[-5:] == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("method, name", [("taac", "TaacAlgorithm"), ("sac_value", "SacAlgorithm")])

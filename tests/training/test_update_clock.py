@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from taac.data_structures import LAST
-from taac.runs.run_folder import RunFolder
-from tests.training.runs import assert_resumes_exactly, assert_same_parameters, build, run
+from tests.training.runs import assert_resumes_exactly, build
 
 TRANSITIONS = "UpdateRatio.update_clock = 'transitions'"
 # Episodes of 7 steps under a repeat of 3 are transitions of 3, 3 and 1 steps, and a reset.
@@ -41,20 +38,6 @@ def test_a_repeated_action_earns_as_any_transition(method, num_envs, unroll, upd
 
 
 @pytest.mark.slow
-def test_of_actions_of_one_step_both_clocks_are_one():
-    trainers = []
-    for params in ((), (TRANSITIONS,)):
-        trainer = build(*SHORT, *params, method="taac")
-        while trainer.env_steps < 150:
-            trainer.collect()
-            trainer.learn()
-        trainer.close()
-        trainers.append(trainer)
-    assert [trainer.learner.num_updates for trainer in trainers] == [130, 130]
-    assert_same_parameters(*trainers)
-
-
-@pytest.mark.slow
 def test_transitions_are_held_over_a_resume(tmp_path):
     params = (TRANSITIONS, "Intervals.checkpoint_interval = 70", "updates_per_iteration = 2", "unroll_length = 3",
               "num_env_steps = 450", "evaluation_episodes = 1")  # fmt: skip
@@ -84,22 +67,3 @@ def test_owed_updates_wait_until_the_buffer_is_filled_again():
     trainer.learn()
     assert trainer.learner.num_updates > 0
     trainer.close()
-
-
-@pytest.mark.slow
-def test_without_the_replay_buffer_transitions_earn_when_it_is_filled_again(tmp_path):
-    params = (TRANSITIONS, "checkpoint_interval = 100", "Saving.save_replay = False", "num_env_steps = 400",
-              "initial_collect_steps = 100")  # fmt: skip
-    run(tmp_path / "run", *params, method="sac_nrep", until=260)
-    trainer = build(*params, method="sac_nrep")
-    trainer.resume(RunFolder(tmp_path / "run"))
-    begun, learnt, updates = trainer.env_steps, trainer.learner.num_updates, []
-    trainer.train(RunFolder(tmp_path / "run"), lambda env_steps, number, *_: updates.append((env_steps, number)))
-    trainer.close()
-    assert begun >= 200 and learnt > 20
-    assert {number for env_steps, number in updates if env_steps < begun + 100} == {learnt}
-    (filled,) = [
-        env_steps for (env_steps, number), (_, after) in itertools.pairwise(updates) if number == learnt != after
-    ]
-    assert begun + 100 <= filled < begun + 103
-    assert max(after - number for (_, number), (_, after) in itertools.pairwise(updates)) == 1, "no burst"
