@@ -26,7 +26,7 @@ KINDS = {
 REGIONS = 10  # of each file, hit in turn
 VERDICTS = {
     "same bits": "said, and the run ended with the bits of the undamaged one",
-    "summaries": "said; the run ended with the same bits, but its event files lack points",
+    "summaries": "the run ended with the same bits, but its event files lack points",
     "refused": "said, and refused",
     "no matter": "not said; the run ended with the same bits all the same: the file was not needed any more",
     "UNDETECTED": "not said, and the outcome differs",
@@ -122,7 +122,7 @@ def _verdict(setting: Setting, folder: Path, expected: dict[str, Any], row: dict
     if code == 1:
         return {"verdict": "refused", "said": said}
     differing = runs.differences(expected, folder / "victim")
-    if differing == ["summaries"] and said and row["kind"] == "events":
+    if differing == ["summaries"] and row["kind"] == "events":
         return {"verdict": "summaries", "said": said}
     if differing:
         return {"verdict": "DIFFERS" if said else "UNDETECTED", "said": said, "differing": differing}

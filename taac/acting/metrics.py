@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,8 +12,6 @@ import torch
 from taac import nest
 from taac.data_structures import FIRST, LAST, AlgStep, TimeStep
 from taac.runs.layout import EpisodeSummary
-
-_AT_ONCE = 128  # frames processed together
 
 
 class Episode(NamedTuple):
@@ -37,8 +35,7 @@ class Episode(NamedTuple):
 class EpisodeRecorder:
     """Follows the environments of a rollout and returns episodes as they end.
 
-    `add` expects the frames in order. Frames are processed in groups, because processing them one by one, between policy and
-    simulator, takes several times as long.
+    `add` expects the frames in order.
 
     Args:
         num_envs: B.
@@ -61,9 +58,6 @@ class EpisodeRecorder:
         self._num_envs, self._ones = num_envs, np.ones(num_envs, dtype=np.int64)
         self.moves, self._info = slice(-1 if duration_coordinate else None), info
         self._rows: _Rows | None = None
-        # Frames that are not yet processed, leaves `[_AT_ONCE, B, ...]`. Only the last of them can end an episode.
-        self._waiting: list[np.ndarray] = []
-        self._count = 0
 
     def add(
         self,
@@ -85,7 +79,7 @@ class EpisodeRecorder:
         step_type, decided = nest.array(time_step.step_type), nest.array(alg_step.decided)
         reward = nest.array(time_step.reward) if raw_reward is None else raw_reward
         lasts = self._ones if duration is None else nest.array(duration)
-        self.last = step_type == LAST
+        self.last, first = step_type == LAST, step_type == FIRST
         ended = int(np.count_nonzero(self.last))
         if ended:
             lasts = np.where(self.last, 0, lasts)
@@ -93,57 +87,24 @@ class EpisodeRecorder:
         self.transitions, self.steps = self._num_envs - ended, sum(lasts.tolist())
         self.decisions = int(np.count_nonzero(acts & ~self.last if ended else acts))
         self.action = [nest.array(leaf) for leaf in nest.flatten(alg_step.output)]
-        frame = [step_type, reward, decided, lasts, *self.action]
-        if not self._waiting:
-            kinds: list[Any] = [np.uint8, np.float64, bool, np.int64, *(leaf.dtype for leaf in self.action)]
-            self._waiting = [np.zeros((_AT_ONCE, *leaf.shape), kind) for leaf, kind in zip(frame, kinds)]
-        for waiting, leaf in zip(self._waiting, frame):  # copied: an environment may write over its arrays
-            waiting[self._count] = leaf
-        self._count += 1
-        done = self._work() if ended or self._count == _AT_ONCE else []
+        vector, decided = _vector(self.action)[..., self.moves], decided.reshape(self._num_envs, -1)
+        if self._rows is None:
+            self._rows = _Rows(self._num_envs, reward.shape[1:], vector.shape[1], decided.shape[1])
+        self._rows.clear(first)
+        self._rows.ret[~first] += reward[~first]
+        for step in range(int(lasts.max())):  # steps repeated inside the environment count as repeats
+            self._rows.act(lasts > step, vector, decided & (step == 0))
+        done = [(i, self._rows.episode(i)) for i in np.flatnonzero(self.last).tolist()] if ended else []
         if self._info and episode_info is not None:
             done = [(i, episode._replace(info=dict(zip(self._info, episode_info[i].tolist())))) for i, episode in done]
         return done
 
-    def _work(self) -> list[tuple[int, Episode]]:
-        """Processes the waiting frames; returns the episodes that end with the last of them."""
-        if not self._count:
-            return []
-        step_type, reward, decided, lasts, *action = (leaf[: self._count] for leaf in self._waiting)
-        self._count = 0
-        first, decided = step_type == FIRST, decided.reshape(*step_type.shape, -1)
-        vector = _vector(action, 2)[..., self.moves]  # [S, B, A]
-        if self._rows is None:
-            self._rows = _Rows(self._num_envs, reward.shape[2:], vector.shape[2], decided.shape[2])
-        begins = [0, *(np.flatnonzero(first[1:].any(1)) + 1).tolist()]  # usually none but the first
-        for begin, end in zip(begins, [*begins[1:], len(first)]):
-            self._rows.clear(first[begin])
-            part = slice(begin, end)
-            self._add(self._rows, first[part], reward[part], vector[part], decided[part], lasts[part])
-        return [(i, self._rows.episode(i)) for i in np.flatnonzero(step_type[-1] == LAST).tolist()]
-
-    @staticmethod
-    def _add(
-        rows: _Rows, first: np.ndarray, reward: np.ndarray, action: np.ndarray, decided: np.ndarray, lasts: np.ndarray
-    ) -> None:
-        """Adds frames of which none but the first begins an episode, leaves `[S, B, ...]`."""
-        reward[first] = 0
-        rows.ret = _add_up(rows.ret, reward)
-        most = lasts.max(1)
-        if (most > 1).any():  # steps repeated inside the environment count as repeats
-            frame_of = np.repeat(np.arange(len(first)), most)
-            step = np.arange(len(frame_of)) - np.repeat(np.cumsum(most) - most, most)  # within its frame
-            rows.act((step < lasts[frame_of].T).T, action[frame_of], (decided[frame_of].T & (step == 0)).T)
-        else:
-            rows.act(lasts > 0, action, decided)
-
     def state_dict(self) -> dict[str, torch.Tensor] | None:
         """Returns the statistics of the running episodes; None before the first frame."""
-        self._work()  # ends no episode: `add` has already returned those that ended
         return None if self._rows is None else {name: torch.from_numpy(v.copy()) for name, v in vars(self._rows).items()}
 
     def load_state_dict(self, state: dict[str, torch.Tensor] | None) -> None:
-        self._rows, self._count = None, 0
+        self._rows = None
         if state is not None:
             rewards, actions, parts = (state[name].shape[1:] for name in ("ret", "last", "run"))
             self._rows = _Rows(self._num_envs, tuple(rewards), *actions, *parts)
@@ -156,15 +117,10 @@ def _mean(x: np.ndarray) -> np.ndarray:
     return np.add.reduce(x, axis=-1, dtype=np.float64) / x.shape[-1]
 
 
-def _add_up(total: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Adds values `[S, B, ...]` to a total `[B, ...]`, one after another, so that sums are rounded the same in any groups."""
-    return np.cumsum(np.concatenate([total[None], values]), axis=0)[-1]
-
-
-def _vector(action: Sequence[np.ndarray], dims: int) -> np.ndarray:
-    """Returns the continuous parts of an action, or its choices if there is nothing else, `[..., A]` after `dims` dimensions."""
+def _vector(action: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the continuous parts of an action, or its choices if there is nothing else, `[B, A]`."""
     parts = [leaf for leaf in action if leaf.dtype.kind == "f"] or action
-    return np.concatenate([leaf.reshape(*leaf.shape[:dims], -1) for leaf in parts], axis=dims)
+    return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in parts], axis=1)
 
 
 def high_frequency(actions: np.ndarray) -> float:
@@ -197,7 +153,7 @@ class Traces:
             action: leaves `[B, ...]`, as executed.
             cost: `[B]`, multiply-adds that choosing the action needed.
         """
-        vector = _vector(action, 1)[..., self._moves]
+        vector = _vector(action)[..., self._moves]
         for i, (kind, kept) in enumerate(zip(step_type.tolist(), self._actions)):
             if kind == FIRST:
                 kept.clear()
@@ -228,36 +184,20 @@ class _Rows:
                 value[rows] = 0
 
     def act(self, rows: np.ndarray, action: np.ndarray, decided: np.ndarray) -> None:
-        """Adds S transitions in the selected rows.
-
-        Args:
-            rows: `[S, B]` bool, where there is a transition.
-            action, decided: `[S, B, A]` and `[S, B, parts]`.
-        """
-        count = np.cumsum(rows, 0)  # of transitions so far, the present one included
-        length = self.length + count - rows  # before the transition
-        begins = decided | (length == 0)[..., None]
-        begun = np.maximum.accumulate(np.where(begins & rows[..., None], count[..., None], 0))  # the count at which it did
-        run = np.where(begun > 0, count[..., None] - begun + 1, self.run + count[..., None])
-        # The two actions before each transition, as places in `actions`. The transitions before these come first.
-        actions = np.concatenate([self.before[None], self.last[None], action])
-        steps = np.arange(2, len(rows) + 2)[:, None]
-        newest = np.maximum.accumulate(np.concatenate([np.ones_like(rows[:1], int), np.where(rows, steps, 0)]))
-        second = np.concatenate([np.zeros((2, rows.shape[1]), int), newest[:-1]])  # by place: the one before the action there
-        last = np.take_along_axis(actions, newest[..., None], 0)
-        before = np.take_along_axis(actions, np.take_along_axis(second, newest, 0)[..., None], 0)
-        jerk = _mean(np.square(action - 2 * last[:-1] + before[:-1]))
-        self.run = run[-1]
-        self.longest = np.maximum(self.longest, run.max((0, 2)))
-        self.decisions += (rows & decided.any(2)).sum(0)
-        self.repeated = _add_up(self.repeated, rows * _mean(~decided))
-        self.runs = _add_up(self.runs, rows * _mean(begins))
-        self.same = _add_up(self.same, rows * (length > 0) * _mean(action == last[:-1]))
-        self.jerk = _add_up(self.jerk, rows * (length > 1) * jerk)
-        self.change = _add_up(self.change, rows * (length > 0) * _mean(np.abs(action - last[:-1])))
-        self.effort = _add_up(self.effort, rows * _mean(np.square(action)))
-        self.length += count[-1]
-        self.last, self.before = last[-1], before[-1]
+        """Adds a transition in the selected rows `[B]` bool; `action` and `decided` are `[B, A]` and `[B, parts]`."""
+        second, third = rows & (self.length > 0), rows & (self.length > 1)
+        begins = decided | (self.length == 0)[:, None]
+        self.run = np.where(begins & rows[:, None], 1, self.run + rows[:, None])
+        self.longest = np.maximum(self.longest, self.run.max(1))
+        self.decisions += rows & decided.any(1)
+        self.repeated += rows * _mean(~decided)
+        self.runs += rows * _mean(begins)
+        self.same += second * _mean(action == self.last)
+        self.change += second * _mean(np.abs(action - self.last))
+        self.jerk += third * _mean(np.square(action - 2 * self.last + self.before))
+        self.effort += rows * _mean(np.square(action))
+        self.length += rows
+        self.before[rows], self.last[rows] = self.last[rows], action[rows]
 
     def episode(self, row: int) -> Episode:
         length = int(self.length[row])

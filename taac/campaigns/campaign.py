@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+from tqdm import tqdm
+
 from taac.campaigns.launchers import Launcher, Outcome
 from taac.campaigns.run import Run
 from taac.campaigns.time_left import TimeLeft
@@ -34,7 +36,7 @@ class State(NamedTuple):
         return ", ".join(f"{len(getattr(self, status))} {status}" for status in STATUSES)
 
     def __str__(self) -> str:
-        return self.counts + ("" if self.seconds_left is None else f", about {readable_seconds(self.seconds_left)} left")
+        return self.counts + ("" if self.seconds_left is None else f", about {tqdm.format_interval(self.seconds_left)} left")
 
 
 class Campaign:
@@ -154,14 +156,6 @@ def _others(content: Any, runs: Sequence[Run]) -> list[dict[str, Any]]:
 def _place(folder: str | Path) -> tuple[str, ...]:
     """Where a run is below the folder of its campaign, <task>/<method>/seed_<n>, however that folder is written."""
     return PurePath(folder).parts[-3:]
-
-
-def readable_seconds(seconds: float) -> str:
-    """Formats a duration: `3700` as `1 h 1 min`."""
-    minutes = int(seconds // 60)
-    if minutes < 1:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 class View:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -47,7 +46,8 @@ class TimeLeft:
             return sum(p.spent + p.left for p in alike) / len(alike)
 
         now = time.time()
-        return makespan([left(run, now) for run in running], [left(run) for run in waiting], slots)
+        lefts = [*(left(run, now) for run in running), *(left(run) for run in waiting)]
+        return max(*lefts, sum(lefts) / slots)  # as if the places were shared evenly
 
     def _pace(self, run: Run) -> Pace | None:
         try:
@@ -77,15 +77,3 @@ def read_pace(folder: Path, told: float) -> Pace | None:
         return None
     pace = (seconds - seconds_before) / (steps - max(steps_before, first))
     return Pace(seconds, max(0, whole - steps) * pace, told)
-
-
-def makespan(running: Sequence[float], waiting: Sequence[float], slots: int) -> float:
-    """Returns the seconds until all runs end, if the waiting ones start in order whenever one of `slots` places is free."""
-    ends = list(running) + [0.0] * max(0, slots - len(running))
-    heapq.heapify(ends)
-    last = max(ends, default=0.0)
-    for seconds in waiting:
-        end = heapq.heappop(ends) + seconds
-        heapq.heappush(ends, end)
-        last = max(last, end)
-    return last

@@ -7,10 +7,8 @@ these names this module is not loaded. CONTRIBUTING.md says what is done then.
 from __future__ import annotations
 
 import contextlib
-import io
 import itertools
 import os
-import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -22,8 +20,6 @@ from taac.errors import TaacError
 
 MACRO = "gin.macro"  # selector of a macro, whose scope is its name
 
-MOST_STRINGS = 1000  # that follow each other, and so are one value
-_BETWEEN = (tokenize.NL, tokenize.COMMENT)
 
 NEEDED = {
     gin_config: (
@@ -56,20 +52,7 @@ def statements(text: str) -> Iterator[Any]:
 
     For bad syntax or an unknown name, raises SyntaxError, tokenize.TokenError or ValueError, perhaps during iteration.
     """
-    _check_strings(text)
     return iter(config_parser.ConfigParser(text, gin_config.ParserDelegate()))
-
-
-def _check_strings(text: str) -> None:
-    """Raises ValueError for a long row of strings, because gin evaluates all of them again with each."""
-    row = 0
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            row = row + 1 if token.type == tokenize.STRING else row if token.type in _BETWEEN else 0
-            if row > MOST_STRINGS:
-                raise ValueError(f"line {token.start[0]}: more than {MOST_STRINGS} strings follow each other; use one")
-    except (tokenize.TokenError, SyntaxError):
-        pass  # the parser says where
 
 
 # Names and configurables ---------------------------------------------------------------------------------------------

@@ -11,9 +11,7 @@ from typing import Any, Literal
 
 import gin
 import gymnasium
-import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.vector.utils import concatenate, iterate
 
 from taac.configuration import Binding, Config, gin_state, reading
 from taac.environments import envpool_vector, images, offscreen, single
@@ -162,7 +160,7 @@ def create_environment(
     if elsewhere or not asynchronous:
         makers = copies(single.make_seeded, wrappers, 1 if elsewhere else num_envs)
         with _errors_name(env_name), Preserved("failed when it was created"):
-            env = InProcess(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+            env = SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         found = VectorEnvironment(env, **about(env.envs[0]))
         if elsewhere:
             found.close()
@@ -197,38 +195,6 @@ def _checked_names(info: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(info)) < len(info):
         raise TaacError(f"create_environment.info names one number twice: {', '.join(info)}")
     return info
-
-
-class InProcess(SyncVectorEnv):
-    """A `SyncVectorEnv` in mode NEXT_STEP and without copies, which steps to the same results in less time.
-
-    Gymnasium's takes half as long as a step of HalfCheetah's physics, to look at spaces and to stack observations.
-    """
-
-    _autoreset_envs: np.ndarray
-    _observations: Any
-
-    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        infos: dict[str, Any] = {}
-        of_each = actions if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
-        for i, (env, action) in enumerate(zip(self.envs, of_each, strict=True)):
-            if self._autoreset_envs[i]:
-                self._env_obs[i], info = env.reset()
-                self._rewards[i], self._terminations[i], self._truncations[i] = 0.0, False, False
-            else:
-                self._env_obs[i], self._rewards[i], self._terminations[i], self._truncations[i], info = env.step(action)
-            if info:
-                infos = self._add_info(infos, info, i)
-        rows = self._observations
-        if isinstance(rows, np.ndarray) and all(
-            type(row) is np.ndarray and row.shape == rows.shape[1:] and row.dtype == rows.dtype for row in self._env_obs
-        ):
-            for i, row in enumerate(self._env_obs):
-                rows[i] = row
-        else:
-            self._observations = concatenate(self.single_observation_space, self._env_obs, rows)
-        self._autoreset_envs = self._terminations | self._truncations
-        return self._observations, self._rewards.copy(), self._terminations.copy(), self._truncations.copy(), infos
 
 
 @contextlib.contextmanager

@@ -107,7 +107,7 @@ def sync(path: Path) -> None:
 def refusal(
     error: OSError, path: Path, needed: int, whole: str = "", otherwise: str = f"{AGAIN} once it can be written"
 ) -> TaacError:
-    """Returns the error for a failed write of `needed` bytes at `path`; names a full disk, a quota and missing inodes as such.
+    """Returns the error for a failed write of `needed` bytes at `path`; names a full disk and a quota as such.
 
     It says what is still `whole`, and what to do `otherwise`, if the disk is not full.
     """
@@ -116,11 +116,6 @@ def refusal(
     kept, there, code = f"; {whole}" if whole else "", path if os.path.exists(path) else path.parent, error.errno
     if code not in FULL:
         return TaacError(f"cannot write {path}: {error}{kept}; {otherwise}")
-    if code == errno.ENOSPC and _has_no_inodes(there):
-        return TaacError(
-            f"the file system of {path} has no inodes left: it holds as many files and folders as it can, however many bytes "
-            f"are free ({error.strerror}){kept}; remove files there and {AGAIN}"
-        )
     free = ""
     with contextlib.suppress(OSError):
         if code == errno.ENOSPC:
@@ -128,11 +123,3 @@ def refusal(
             free = f", {left} bytes are free" if left < needed else f"; {left} bytes are free now, so look for a quota, too"
     mend = "raise it" if code == errno.EFBIG else "make room"
     return TaacError(f"{FULL[code]} at {path}: {needed} bytes are needed{free} ({error.strerror}){kept}; {mend} and {AGAIN}")
-
-
-def _has_no_inodes(path: Path) -> bool:
-    try:
-        held = os.statvfs(path)
-    except (OSError, AttributeError):  # Windows has no such call
-        return False
-    return held.f_files > 0 and held.f_favail == 0  # file systems without a bound count 0 of 0

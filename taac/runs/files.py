@@ -16,7 +16,6 @@ from taac.errors import TaacError
 MAX_JSON_BYTES = 64 << 20  # parsed JSON takes about ten times its size in memory
 # Size limits in bytes for the files of a run, many times what the longest runs write.
 MAX_RUN_BYTES, MAX_CONFIG_BYTES, MAX_EVALUATIONS_BYTES = 4 << 20, 1 << 20, 64 << 20
-_PIECE = 1 << 20  # bytes
 
 
 class Damaged(TaacError):
@@ -88,25 +87,6 @@ def named(path: Path) -> Iterator[None]:
 def digest(data: bytes) -> str:
     """Returns a checksum of 32 hexadecimal digits. Runs at about one gigabyte a second."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def digest_of_file(path: Path, most: int, begun: dict[Path, tuple[Any, int]] | None = None) -> tuple[int, str]:
-    """Returns the size and checksum of the first `most` bytes of a plain file, read in pieces. Raises as `read_bytes`.
-
-    `begun` is what earlier calls have read of files that only grow, and do not read again. This call adds to it.
-    """
-    begun = {} if begun is None else begun
-    with named(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
-        found, done = begun.get(path, (hashlib.blake2b(digest_size=16), 0))
-        if done > min(most, os.fstat(file.fileno()).st_size):
-            found, done = hashlib.blake2b(digest_size=16), 0
-        found = found.copy()  # an error below leaves `begun` as it was
-        file.seek(done)
-        while done < most and (piece := file.read(min(most - done, _PIECE))):
-            found.update(piece)
-            done += len(piece)
-    begun[path] = found, done
-    return done, found.hexdigest()
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:

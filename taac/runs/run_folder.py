@@ -22,7 +22,6 @@ from taac.runs.durable import fcntl
 from taac.runs.layout import COLUMNS, EpisodeSummary
 from taac.runs.provenance import command, now
 
-MAX_EVENTS_BYTES = 1 << 30  # bytes of event files that are checked against the last checkpoint
 # Keys of run.json that may change between checkpoints.
 CHANGING = (
     "status", "end", "resumed", "stopped", "diverged", "error", "extended", "changed", "callbacks",
@@ -43,7 +42,6 @@ class RunFolder:
         self.checkpoints = Checkpoints(self.path / layout.CHECKPOINTS)
         self.evidence = self.path  # where what explains a number that is not finite is saved
         self.best = Checkpoints(self.path / layout.BEST, keep=sys.maxsize, resumed=self.checkpoints)
-        self._hashed: dict[Path, tuple[Any, int]] = {}  # of event files, so that a checkpoint reads what is new alone
 
     def open(self, config: str, extend: bool = False, change: bool = False) -> str:
         """Determines whether a run of this operative configuration may begin or resume here. Writes nothing.
@@ -222,17 +220,11 @@ class RunFolder:
         self.best.remove([steps for steps in saved if steps != max((s for s in saved if s <= up_to), default=None)])
 
     def records(self) -> dict[str, Any]:
-        """Returns a checkpoint's copy of the other files: their texts, and checksums of the event files."""
-        events, left = {}, MAX_EVENTS_BYTES
-        for path in sorted(self.path.glob(layout.EVENTS)):
-            size, digest = files.digest_of_file(path, left, self._hashed)
-            events[path.name] = [size, digest]
-            left -= size
+        """Returns a checkpoint's copy of the other files: their texts, and what run.json holds."""
         return {
             "run": self.read_run(),
             "config": self._read(self.config, files.MAX_CONFIG_BYTES),
             "evaluations": self._read(self.evaluations, files.MAX_EVALUATIONS_BYTES),
-            "events": events,
         }
 
     @staticmethod
@@ -252,12 +244,12 @@ class RunFolder:
         """
         try:
             evaluations, about = records["evaluations"].encode(), json.loads(json.dumps(dict(records["run"])))
-            events = {name: (int(size), str(digest)) for name, (size, digest) in records["events"].items()}
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise TaacError(f"a checkpoint of {self.path} lacks its copies of the run's other files: {error!r}") from error
-        found = []
-        if self._digest(self.evaluations, len(evaluations)) != (len(evaluations), files.digest(evaluations)):
-            found.append(f"{self.evaluations} had been changed; it was restored")
+        found = [f"{self.evaluations} had been changed; it was restored"]
+        with contextlib.suppress(OSError, files.Damaged):
+            if files.read_bytes(self.evaluations, files.MAX_EVALUATIONS_BYTES).startswith(evaluations):
+                found = []
         try:
             run = self.read_run()
         except TaacError as error:
@@ -266,20 +258,9 @@ class RunFolder:
         restored = {**about, **{name: run[name] for name in CHANGING if name in run}}
         if run and {name: value for name, value in run.items() if name not in COUNTS} != restored:
             found.append(f"{self.run} had been changed; it was restored")
-        for name, (size, digest) in events.items():
-            most = min(size, MAX_EVENTS_BYTES)
-            if Path(name).name != name or self._digest(self.path / name, most) != (size, digest):
-                found.append(f"{self.path / name} has been changed: curves may lack points; training does not need it")
         self._write(self.evaluations, evaluations.decode())
         self.write_run(restored)
         return found
-
-    def _digest(self, path: Path, most: int) -> tuple[int, str]:
-        self._hashed.pop(path, None)  # it may have changed since
-        try:
-            return files.digest_of_file(path, most, self._hashed)
-        except (OSError, ValueError):  # ValueError: a name with a zero byte
-            return 0, ""
 
     @staticmethod
     def _write(path: Path, text: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -159,7 +158,6 @@ class SummaryWriter:
         tags: Mapping[str, str] | None = None,
         also: Callable[[Mapping[str, float], int], None] = lambda values, env_steps: None,
     ):
-        from tensorboard.summary.writer.event_file_writer import _AsyncWriterThread
         from torch.utils.tensorboard import SummaryWriter as Writer  # takes half a second, which only runs pay
 
         self._folder, self._also = folder, also
@@ -169,15 +167,7 @@ class SummaryWriter:
         number = 1 + max((number for number in found if number is not None), default=-1)
         suffix = f".taac-{number}-{secrets.token_hex(8)}"
         self._file = folder / f"{layout.EVENTS}{suffix}"  # for errors of the system, whose thread does not name it
-        # Ignores TensorBoard's threads. Their errors are raised again by the next call.
-        before = self._hook_before = threading.excepthook
-        self._hook = lambda raised: None if isinstance(raised.thread, _AsyncWriterThread) else before(raised)
-        threading.excepthook = self._hook
-        try:
-            self._writer = Writer(str(folder), purge_step=purge_step, filename_suffix=suffix)
-        except BaseException:
-            self._restore_hook()
-            raise
+        self._writer = Writer(str(folder), purge_step=purge_step, filename_suffix=suffix)
         self._tags, self._known = tags or {}, set[str]()  # known: tags that were written before
 
     def scalars(self, values: Mapping[str, float | torch.Tensor], env_steps: int) -> None:
@@ -260,12 +250,5 @@ class SummaryWriter:
             durable.sync(path)
 
     def close(self) -> None:
-        try:
-            with files.named(self._file):
-                self._writer.close()
-        finally:
-            self._restore_hook()
-
-    def _restore_hook(self) -> None:
-        if threading.excepthook is self._hook:
-            threading.excepthook = self._hook_before
+        with files.named(self._file):
+            self._writer.close()

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from taac.acting import metrics
 from taac.acting.metrics import Episode, EpisodeRecorder, Traces, high_frequency, summarize
 from taac.data_structures import AlgStep, StepType, TimeStep
 
@@ -327,48 +326,13 @@ def test_a_vector_return_is_summed_over_its_parts():
     assert (summary.return_mean, summary.return_std) == (2.5, 0.5)
 
 
-# Some frames at a time ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("at_once", [7, pytest.param(64, marks=pytest.mark.slow)])
-def test_frames_worked_on_together_count_as_one_by_one(at_once, monkeypatch):
-    """Whose arrays may be written over as soon as they were given; asked for its state, it knows of every frame."""
-
-    def recorded(at_once):
-        monkeypatch.setattr(metrics, "_AT_ONCE", at_once)
-        recorder, ended, states = EpisodeRecorder(2), [], []
-        rng = np.random.default_rng(0)
-        step_type, action, decided = torch.full((2,), L, dtype=torch.uint8), torch.zeros(2, 3), torch.zeros(2, 2).bool()
-        reward, duration = np.zeros(2), torch.zeros(2, dtype=torch.int16)
-        for number in range(1500):
-            ends = torch.from_numpy(rng.random(2) < 0.01)
-            step_type[:] = torch.where(step_type == L, F, torch.where(ends, L, M))
-            action[:] = torch.from_numpy(rng.integers(0, 2, (2, 3)))
-            decided[:] = torch.from_numpy(rng.random((2, 2)) < 0.4)
-            reward[:], duration[:] = rng.normal(size=2), torch.from_numpy(rng.integers(1, 3, 2))
-            given = TimeStep(step_type, torch.zeros(2), torch.ones(2), (), action, duration)
-            ended += recorder.add(given, AlgStep(action, (), (), decided), reward, duration)
-            if number % 45 == 44:
-                states.append(recorder.state_dict())
-                resumed = EpisodeRecorder(2)
-                resumed.load_state_dict(states[-1])
-                recorder = resumed if number % 2 else recorder
-        return ended, states
-
-    (ended, states), (expected, also) = recorded(at_once), recorded(1)
-    assert len(expected) > 10 and max(episode.length for _, episode in expected) > 100
-    assert ended == expected
-    for one_, other in zip(states, also, strict=True):
-        assert all(torch.equal(one_[name], other[name]) for name in other)
-
-
 def test_a_state_taken_up_leaves_nothing_of_before():
     def add(recorder, action):
         recorder.add(frame([M]), AlgStep(torch.tensor([[action]]), (), (), torch.tensor([True])))
 
     saved, other = EpisodeRecorder(1), EpisodeRecorder(1)
     add(saved, 1.0)
-    for action in (3.0, 4.0):  # which still wait
+    for action in (3.0, 4.0):
         add(other, action)
     other.load_state_dict(saved.state_dict())
     found = other.state_dict()

@@ -112,7 +112,7 @@ def test_settings_that_were_asked_for_are_shown_first(tmp_path, asked):
 @pytest.mark.parametrize(
     "asked, message",
     [
-        ("learning_rat", "--group_by learning_rat: no run has such a setting; nearest: learning_rate"),
+        ("learning_rat", r"--group_by learning_rat: no run has such a setting; did you mean 'learning_rate'\?"),
         ("x", r"--group_by x: give a whole name, one of A\.x, B\.x"),
     ],
 )

@@ -246,9 +246,9 @@ def test_tags_are_chosen_by_name_and_pattern_each_once_in_order():
 @pytest.mark.parametrize(
     "pattern, message",
     [
-        ("rollout/retrun", r"nearest: rollout/return; there are: loss/actor, rollout/return$"),
+        ("rollout/retrun", r"did you mean 'rollout/return'\?; there are: loss/actor, rollout/return$"),
         ("zzz*", r"no run has such a series; there are: loss/actor"),
-        ("Rollout/return", r"nearest: rollout/return"),
+        ("Rollout/return", r"did you mean 'rollout/return'\?"),
     ],
 )
 def test_a_tag_that_no_run_has(pattern, message):

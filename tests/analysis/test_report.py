@@ -129,7 +129,6 @@ def test_exploring_repetition_is_that_of_the_summaries_since_the_evaluation_befo
     assert exploring["decisions"]["mean"]["estimate"] == pytest.approx(60)  # 0 at step 1000 is a number
     assert exploring["jerk"] == {"runs": 0, "mean": None}
     assert of["repetition"]["fraction_repeated"]["mean"]["estimate"] == 0.5 and of["repetition"]["jerk"]["runs"] == 3
-    assert any("repetition while exploring is not known for bare" in warning for warning in content["warnings"])
     exploring = method_of(make_report(tmp_path, Options(last=10)), "Hopper-v5", "sac")["repetition_exploring"]
     assert exploring["fraction_repeated"]["mean"]["estimate"] == pytest.approx(0.4 + 0.05)  # all since the beginning
 

@@ -230,7 +230,7 @@ def test_without_a_terminal_there_is_a_line_whenever_something_has_changed(capfd
     out, err = capfd.readouterr()
     assert err.splitlines() == [
         "0 finished, 1 running, 1 waiting, 0 failed",
-        "0 finished, 1 running, 0 waiting, 1 failed, about 60 s left",
+        "0 finished, 1 running, 0 waiting, 1 failed, about 00:59 left",
         "1 finished, 0 running, 0 waiting, 1 failed",
     ]
     assert out == "failed: T/a/seed 0: exit code 1: no\n", "once"
@@ -253,7 +253,7 @@ def test_a_terminal_has_one_line_that_is_kept_up_to_date(monkeypatch):
     assert [re.sub(r".*\r\x1b\[K", "", line) for line in lines] == [  # what is left on each line of the screen
         "failed: T/a/seed 0: exit code 1: no", "1 finished, 0 running, 0 waiting, 1 failed", "",
     ]  # fmt: skip
-    assert "0 finished, 1 running, 1 waiting, 0 failed, about 1 h 1 min left"[:44] in screen.getvalue()
+    assert "0 finished, 1 running, 1 waiting, 0 failed, about 1:01:40 left"[:44] in screen.getvalue()
     assert max(len(part) for line in lines[1:] for part in line.split("\r\x1b[K")) <= 44, "it would not be cleared"
 
 

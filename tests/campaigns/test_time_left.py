@@ -10,23 +10,6 @@ import pytest
 from taac.campaigns import time_left
 from taac.campaigns.run import Run
 
-
-@pytest.mark.parametrize(
-    "running, waiting, slots, expected",
-    [
-        ([], [], 2, 0.0),
-        ([7.0], [], 2, 7.0),
-        ([3.0, 5.0], [4.0], 2, 7.0),  # the third begins at 3
-        ([3.0, 5.0], [4.0, 4.0], 2, 9.0),  # the fourth at 5, before the third ends at 7
-        ([], [4.0, 4.0, 4.0], 2, 8.0),
-        ([10.0], [1.0, 1.0, 1.0], 2, 10.0),  # the free place takes the short ones
-        ([6.0, 6.0, 6.0], [1.0], 1, 7.0),  # more at work than there are places for
-    ],
-)
-def test_makespan(running, waiting, slots, expected):
-    assert time_left.makespan(running, waiting, slots) == expected
-
-
 NOW = 1_000_000_000.0  # seconds since the epoch
 
 

@@ -299,15 +299,6 @@ def test_macros_that_stand_for_more_than_can_be_made():
     configuration.load([TASK, METHOD], [*SMALL, *params[:11]])
 
 
-def test_a_long_row_of_strings_is_refused(tmp_path):
-    """gin would evaluate all strings so far again with each."""
-    for row in ("'x' \\\n" * 50_000 + "'y'", "(" + "'x'  # more\n" * 50_000 + ")", "\"\"" * 50_000):
-        (tmp_path / "long.gin").write_text(f"gamma = {row}\n")
-        refused([], "long.gin", "more than 1000 strings follow each other", files=[TASK, METHOD, tmp_path / "long.gin"])
-    (tmp_path / "long.gin").write_text("a = (" + "'x'\n" * 1000 + ")\nb = [" + "'x',\n" * 2000 + "]\n")
-    configuration.load([TASK, METHOD, str(tmp_path / "long.gin")], SMALL)
-
-
 def test_macros_inside_of_dicts_are_replaced():
     params = ["shared = 'gamma = 0.9'", "Comparison.task_params = {'T': (%shared,)}"]
     loaded = configuration.load([TASK, METHOD], [*params, "create_environment.env_kwargs = {'g': [%gamma]}"])

@@ -9,7 +9,7 @@ import pytest
 
 from taac import __version__
 from taac.errors import TaacError
-from taac.runs import files, history, layout, run_folder
+from taac.runs import history, layout
 from taac.runs.files import Damaged
 from taac.runs.layout import EpisodeSummary
 from taac.runs.provenance import changed_versions, versions
@@ -61,31 +61,6 @@ def test_packages_that_a_run_did_not_note_have_not_changed():
     assert changed_versions({"versions": {"taac": "0.0.1", "python": None}}) == {
         "versions": {"taac": __version__, "python": versions()["python"]}
     }
-
-
-def test_all_event_files_together_are_checked_up_to_a_bound(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_folder, "MAX_EVENTS_BYTES", 10)
-    folder = RunFolder(tmp_path)
-    folder.begin("a configuration", {})
-    for name in "abc":
-        (tmp_path / f"events.out.tfevents.{name}").write_bytes(b"12345678")
-    assert [size for size, _ in folder.records()["events"].values()] == [8, 2, 0]
-
-
-def test_a_checkpoint_hashes_what_is_new_of_event_files(tmp_path):
-    """What was hashed before is not read again: changed since, it keeps the checksum, which a resumed run then misses."""
-    folder, path = RunFolder(tmp_path), tmp_path / "events.out.tfevents.a"
-    folder.begin("a configuration", {})
-    path.write_bytes(b"begun")
-    folder.records()
-    path.write_bytes(b"BEGUN, and more")
-    records = folder.records()
-    assert records["events"] == {path.name: [15, files.digest(b"begun, and more")]}
-    assert "has been changed" in folder.restore(records)[0]
-    path.write_bytes(b"begun, and more, and more")
-    assert RunFolder(tmp_path).restore(records) == []  # of another process
-    path.write_bytes(b"new")  # shorter: begun again
-    assert folder.records()["events"] == {path.name: [3, files.digest(b"new")]}
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", "", '"finished"', "[" * 100_000])

@@ -186,16 +186,6 @@ def test_a_damaged_frame_file_may_be_left_behind(tmp_path):
     assert resumed.env_steps == 400 and resumed.learner.num_updates == 150 + 400 - 250 - 100
 
 
-@pytest.mark.parametrize("events", [{"events.out\0": [1, ""]}, {"events.out": [float("inf"), ""]}])
-def test_event_files_that_a_strangers_checkpoint_names(killed, tmp_path, events):
-    """Their names may be none, and their sizes no numbers: told or refused."""
-    folder = RunFolder(shutil.copytree(killed, tmp_path / "run"))
-    try:
-        assert "has been changed" in folder.restore({**folder.records(), "events": events})[-1]
-    except TaacError as error:
-        assert "lacks its copies of the run's other files" in str(error)
-
-
 def test_what_a_run_itself_changes_in_its_records_is_not_taken_for_damage(killed, tmp_path, capsys):
     folder = RunFolder(shutil.copytree(killed, tmp_path / "run"))
     changes = {

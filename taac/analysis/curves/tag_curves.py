@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from taac.analysis.readers import comparable, events, groups, run_records
 from taac.analysis.readers.events import Scalar
 from taac.analysis.readers.run_records import Record
 from taac.analysis.statistics.intervals import cut
-from taac.errors import TaacError
+from taac.errors import TaacError, nearest
 
 AXES = {
     "env_steps": "environment steps",
@@ -124,9 +123,7 @@ def choose(patterns: Sequence[str], known: Sequence[str]) -> list[str]:
         if not matching:
             if not known:
                 raise TaacError(f"--tags {pattern}: the runs have neither evaluations nor summaries yet")
-            near = difflib.get_close_matches(pattern, known, n=3, cutoff=0.5)
-            nearest = f"; nearest: {', '.join(near)}" if near else ""
-            raise TaacError(f"--tags {pattern}: no run has such a series{nearest}; there are: {', '.join(known)}")
+            raise TaacError(f"--tags {pattern}: no run has such a series{nearest(pattern, known)}; there are: {', '.join(known)}")
         chosen += [tag for tag in matching if tag not in chosen]
     return chosen
 

@@ -81,17 +81,11 @@ def read(folder: Path) -> Events:
 
 
 def flaws(scalar: Scalar) -> list[str]:
-    """Describes flaws of a curve: values that are not finite, and gaps much longer than the usual distance."""
+    """Describes flaws of a curve: values that are not finite."""
     found = []
     wrong = ~np.isfinite(scalar.value)
     if wrong.any():
         found.append(f"{wrong.sum()} value(s) that are not finite, first at step {scalar.env_steps[wrong][0]}")
-    distance = np.diff(scalar.env_steps)
-    (gaps,) = np.nonzero(distance > 10 * np.median(distance)) if distance.size else (distance,)
-    if gaps.size:
-        low, high = scalar.env_steps[gaps[0]], scalar.env_steps[gaps[0] + 1]
-        more = f", and {gaps.size - 1} more" if gaps.size > 1 else ""
-        found.append(f"a gap from step {low} to {high}{more}")
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
 
@@ -11,7 +10,7 @@ import numpy as np
 from taac.analysis.readers import run_records
 from taac.analysis.readers.comparable import failed_at_once, grouped, in_use
 from taac.analysis.readers.run_records import Record
-from taac.errors import TaacError
+from taac.errors import TaacError, nearest
 from taac.runs.layout import MAX_NAME, is_name
 
 ABBREVIATIONS = {"learning_rate": "lr"}
@@ -125,8 +124,5 @@ def _resolve(name: str, records: Sequence[Record]) -> str:
             return ending[0]
         if ending:
             raise TaacError(f"--group_by {name}: give a whole name, one of {', '.join(ending[:_NAMED])}")
-    near = difflib.get_close_matches(name, sorted(known)[:10_000], n=3, cutoff=0.5)
-    raise TaacError(
-        f"--group_by {name}: no run has such a setting{'; nearest: ' + ', '.join(near) if near else ''}; "
-        "config.gin in a run's folder lists all"
-    )
+    similar = nearest(name, sorted(known)[:10_000])
+    raise TaacError(f"--group_by {name}: no run has such a setting{similar}; config.gin in a run's folder lists all")

@@ -60,7 +60,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         running = not any(r.status == "finished" or scores.has_diverged(r, steps[task], policy) for r in used if r.task == task)
         if options.at_step is None and running:
             warnings.append(f"no run on {task} is finished; compared at step {steps[task]}, which all have reached")
-    warnings += text.untrained_warnings(by_task, steps, kept) + text.exploring_warnings(by_task)
+    warnings += text.untrained_warnings(by_task, steps, kept)
     beside = tables.beside_published(entries, by_task)
     if options.published and not beside:
         compared = ", ".join(f"{method} on {task}" for task, methods in by_task.items() for method in methods)

@@ -241,16 +241,3 @@ def untrained_warnings(by_task: AllScores, steps: Mapping[str, int], kept: Mappi
         if early and steps[task] > 0:
             warnings.append(f"final returns on {task} count evaluations before the first update: {named(early)}")
     return warnings
-
-
-def exploring_warnings(scores: AllScores) -> list[str]:
-    """Warns about runs whose repetition while exploring is unknown."""
-    without = [
-        r
-        for methods in scores.values()
-        for of in methods.values()
-        for i, r in enumerate(of.records)
-        if not np.isneginf(of.final[i]) and all(np.isnan(v[i]) for v in of.exploring.values())
-    ]
-    told = f"repetition while exploring is not known for {named(without)}: no rollout/ summaries at the end of training"
-    return [told] if without else []

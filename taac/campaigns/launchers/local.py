@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import signal
@@ -82,30 +81,11 @@ def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
-def cores(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
-    """Returns the number of cores this process may use, from its affinity and its control group quotas (Linux, containers).
-
-    `cgroups` is where the control groups are mounted, `own` the file that lists those of this process.
-    """
+def cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Returns the number of cores this process may use, from its affinity and the quota of its container (Linux)."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, int(min([float(allowed), *_quotas(cgroups, own)])))
-
-
-def _quotas(cgroups: Path, own: Path) -> list[float]:
-    """Returns the number of cores allowed by each quota of this process's group and of the groups above it."""
-    found = []
-    with contextlib.suppress(OSError):
-        for line in own.read_text(encoding="utf-8").splitlines():
-            _, controllers, group = line.split(":", 2)
-            if controllers and "cpu" not in controllers.split(","):
-                continue
-            root = cgroups / "cpu" if controllers else cgroups  # version 1 mounts each controller separately
-            path = root / group.strip("/")
-            # In a container, the path may be the one seen outside. Its parents then lead to the root, which is the own group.
-            for folder in (path, *path.parents):
-                if folder.is_relative_to(root):
-                    found += _quota(folder)
-    return found
+    quotas = _quota(cgroup) + _quota(cgroup / "cpu")  # version 1 mounts each controller separately
+    return max(1, int(min([float(allowed), *quotas])))
 
 
 def _quota(folder: Path) -> list[float]:
