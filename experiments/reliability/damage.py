@@ -1,4 +1,4 @@
-"""Files of a killed run, damaged one at a time: each damage must be said, and cost nothing or be refused."""
+"""Files of a killed run, damaged one at a time: each damage but of event files must be said, and cost nothing or be refused."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class TimeLeft:
         self._read: dict[Run, tuple[float, Pace | None]] = {}
 
     def estimate(self, finished: Iterable[Run], running: Sequence[Run], waiting: Sequence[Run], slots: int) -> float | None:
-        """Returns the seconds until the last run ends with `slots` runs at a time.
+        """Returns the seconds until the last run ends with `slots` runs at a time, at the least.
 
         A run without an evaluation is assumed to take the mean time of the runs of its task and method, or of all runs if there
         are none. Returns None while no run has an evaluation, and when no run is left.

@@ -119,14 +119,15 @@ def _critics(trainer: Trainer) -> Iterator[str]:
     support, gamma = atoms_of(getattr(algorithm, "critics", None)), learner.growth.gamma
     if support is not None and not isinstance(trainer.agent.reward_normalizer, RewardScaler):
         replay = trainer.replay_buffer
-        of_goals = isinstance(replay, HindsightReplayBuffer) and replay.reward_at_goal > 0
-        refused = of_goals or isinstance(trainer.replay, SqilReplay)  # see `training.checks`
+        of_goals = isinstance(replay, HindsightReplayBuffer) and replay.probability > 0 and replay.reward_at_goal > 0
+        come_and_go = trainer.agent.agents is not None and trainer.agent.agents.masked
+        refused = of_goals or come_and_go or isinstance(trainer.replay, SqilReplay)  # by `training.checks` and `Agent`
         yield (
             f"critics predict returns from {support[0]:g} to {support[-1]:g}, and rewards are not scaled to fit: bind "
             + ("" if refused else "create_agent.normalize_rewards = 'bounded', or ")
             + "CategoricalReturns.low and high to returns that can be reached"
         )
-    if support is not None and gamma is not None and isinstance(algorithm, ActorCriticAlgorithm):
+    if support is not None and gamma is not None and gamma < 1 and isinstance(algorithm, ActorCriticAlgorithm):
         for name, temperature in algorithm.temperatures().items():
             worth = float(temperature.alpha()) / (1 - gamma)
             if temperature.tuning == "fixed" and worth > float(support[-1]):
@@ -136,7 +137,7 @@ def _critics(trainer: Trainer) -> Iterator[str]:
                     "the method gives it, such as value/Temperature.initial_value = 0.01"
                 )
     delay, ratio = getattr(algorithm, "policy_delay", 1), float(trainer.update_ratio.ratio)
-    if delay > max(4, 4 * ratio):
+    if trainer.update_ratio.schedule is None and delay > max(4, 4 * ratio):
         yield (
             f"the actor moves in one of {delay} updates, once in {delay / ratio:.3g} environment steps: bind a lower "
             "ActorCriticAlgorithm.policy_delay (--set critic_updates sets it with the updates, for redq and droq)"

@@ -70,9 +70,14 @@ def compared(tmp_path_factory):
 
 
 def test_the_picture_has_the_costs_across_the_returns_up_and_their_intervals(compared, monkeypatch):
-    drawn, real = [], Axes.errorbar
+    drawn, named, stairs, real, step = [], [], [], Axes.errorbar, Axes.step
     monkeypatch.setattr(Axes, "errorbar", lambda axis, *given, **more: drawn.append(given) or real(axis, *given, **more))
+    monkeypatch.setattr(Axes, "annotate", lambda axis, name, at, *given, **more: named.append((name, at)))
+    monkeypatch.setattr(Axes, "step", lambda axis, *at, **more: step(axis, *at, **more) and stairs.append((axis, at)))
     figures.draw(compared)
+    assert [name for name, _ in named[:2]] == ["sparse", "best"] and named[0][1] == pytest.approx((27.5, 400))
+    axis, (x, y) = stairs[0]
+    assert x == pytest.approx((27.5, 27.5, 110, axis.get_xlim()[1])) and y == pytest.approx((axis.get_ylim()[0], 400, 500, 500))
     decisions, = (front for front in compared["fronts"] if front["cost"] == "decisions")
     for m, (x, y, of_y, of_x) in zip(decisions["methods"], drawn):
         assert (x, y) == (m["x"]["estimate"], m["y"]["estimate"])

@@ -73,5 +73,8 @@ def test_time_left(tmp_path, monkeypatch):
     assert estimate([done], [half], [], 1) == pytest.approx(12.0)
     # It waits: what it did is not lost, and no time passes for it.
     assert estimate([done], [], [half], 1) == pytest.approx(20.0)
+    # 12 s of one, and of one that waits 32.5, the mean of 30 and 35 that runs of its kind take: one after the other, or at once
+    assert estimate([done, other], [half], [nothing], 1) == pytest.approx(44.5)
+    assert estimate([done, other], [half], [nothing], 2) == pytest.approx(32.5)
     late = run(tmp_path, "late", [(250, 5.0), (500, 15.0)], age=1000.0)
     assert estimate([done], [late], [], 1) == 0.0

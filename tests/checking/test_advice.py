@@ -215,6 +215,10 @@ def test_a_slow_product_looks_wrong(monkeypatch):
             "a nat of entropy a step is worth a return of 10; critics predict returns up to 5",
         ),
         (
+            ["CriticEnsemble.returns = @CategoricalReturns()", "gamma = 1.0"], "normalize_rewards = False",
+            "normalize_rewards = 'scale'", "rewards are not scaled to fit",
+        ),
+        (
             ["CriticEnsemble.body = @MlpBody", "MlpBody.unit_weights = True"],
             "Learner.weight_decay = {'critic': 0.1}", "Learner.weight_decay = {'actor': 0.1}",
             "the weights of the critic decay by 0.1 and are set back to norm 1",
@@ -227,8 +231,12 @@ def test_critics_that_look_wrong(params, wrong, right, told):
 
 
 @pytest.mark.parametrize(
-    "delay, updates, told", [(20, 1, ["once in 20 environment steps"]), (20, 5, []), (3, 0.25, []), (5, 1, ["once in 5"])]
-)
+    "delay, updates, told",
+    [
+        (20, 1, ["once in 20 environment steps"]), (20, 5, []), (3, 0.25, []), (5, 1, ["once in 5"]),
+        (20, "@LinearSchedule()\nLinearSchedule.start = 0\nLinearSchedule.end = 20\nLinearSchedule.env_steps = 5000", []),
+    ],
+)  # fmt: skip
 def test_an_actor_that_hardly_moves(delay, updates, told):
     params = (f"ActorCriticAlgorithm.policy_delay = {delay}", f"UpdateRatio.updates_per_env_step = {updates}")
     found = [line for line in advised(*params)[0] if "the actor moves" in line]

@@ -87,6 +87,8 @@ def test_what_was_set_is_there_after_a_resume(tmp_path):
     assert [whole.attributes.get(name) for name in names] == [resumed.attributes.get(name) for name in names]
     assert whole.attributes.get("gamma") == whole.attributes.get("target_tau") == 0.5
     assert whole.attributes.get("max_grad_norm") == 2.5 and whole.attributes.get("target_entropy/beta") == 0.1
+
+
 SCHEDULED = (
     "Learner.actor_learning_rate = @lr/LinearSchedule()", "lr/LinearSchedule.start = 1e-3", "lr/LinearSchedule.end = 1e-4",
     "lr/LinearSchedule.updates = 10", "TaacAlgorithm.beta_target_entropy = @beta/LinearSchedule()",

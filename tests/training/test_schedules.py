@@ -229,6 +229,8 @@ def test_summaries_show_what_is_in_force(tmp_path):
     assert scalars["schedule/UpdateRatio.updates_per_env_step"].value.tolist() == pytest.approx(
         [0.1, 0.1, 7 / 30, 0.5, 23 / 30, 0.9]
     )
+    earning = [max(1, n - 300) for n in at.env_steps.tolist()]
+    assert scalars["count/update_ratio"].value.tolist() == pytest.approx([n / m for n, m in zip(updates, earning)])
 
 
 @pytest.mark.slow

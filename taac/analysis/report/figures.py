@@ -222,6 +222,7 @@ def _fronts(content: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
             offset = (5, 4) if i % 2 == 0 else (5, -10)
             axis.annotate(shortened(name, 24), (at, reached), offset, textcoords="offset points", fontsize="x-small", zorder=4)
         (_, right), (bottom, _) = axis.get_xlim(), axis.get_ylim()
+        axis.autoscale(False)
         stairs = [(on_front[0][0], bottom), *(found[:2] for found in on_front), (right, on_front[-1][1])]
         axis.step(*zip(*stairs), where="post", color="0.2", linewidth=1.2, zorder=1)
         volume = front["hypervolume"]
