@@ -473,7 +473,8 @@ class ActorCriticAlgorithm(Algorithm):
         regularized = {}
         for regularizer in self.actor_regularizers if learns_policy() else ():
             added = regularizer(self.proposal, experience)  # [T-1, B]
-            actor_loss = actor_loss + nn.functional.pad(added, (0, 0, 0, len(actor_loss) - len(added)))
+            weight = len(actor_loss) / len(added)  # so that the mean over its frames counts beside that of the actor's loss
+            actor_loss = actor_loss + nn.functional.pad(weight * added, (0, 0, 0, len(actor_loss) - len(added)))
             regularized[f"loss/regularizer_{regularizer.name}"] = self.mean_acted(experience, added)
         missing = len(critic_loss) - len(actor_loss)  # 1 if the actor does not learn on the last frame
         loss = self.masked(experience, nn.functional.pad(actor_loss, (0, 0, 0, missing)) + critic_loss)
@@ -535,13 +536,13 @@ class ActorCriticAlgorithm(Algorithm):
         return temperature
 
     def build_decision_price(
-        self, price: float | Schedule, target_rate: float | None, forced: tuple[int, str] | None = None
+        self, price: float | Schedule, target_rate: float | None, least: tuple[float, str] | None = None
     ) -> DecisionPrice | None:
         """Builds the price of a decision; None if decisions are free. Lists a scheduled price in `scheduled`."""
         if not isinstance(price, Schedule) and price == 0 and target_rate is None:
             return None
         name = type(self).__name__
-        built = DecisionPrice(price, target_rate, name, forced)
+        built = DecisionPrice(price, target_rate, name, least)
         if isinstance(price, Schedule):
             self.scheduled.append(Scheduled(f"{name}.decision_price", price, built.set))
         return built

@@ -28,8 +28,8 @@ class DecisionPrice(nn.Module):
         price: 0 or more at every step. With a target rate, a number in its range from which learning starts; 0 starts at `START`.
         target_rate: rho, decisions per environment step, in (0, 1); None: the price is not learnt.
         owner: the configurable that has both as `decision_price` and `target_decision_rate`, for messages.
-        forced: steps of the agent after which a new decision is forced, and by which setting; None: never. An
-            experiment refuses a target rate below that.
+        least: the least rate of decisions per step of the agent while exploring, and the settings that force it; None: 0. An
+            experiment refuses a target rate that is not above it.
 
     Raises:
         TaacError: a number is out of range, or a schedule was given for a price that is learnt.
@@ -39,10 +39,10 @@ class DecisionPrice(nn.Module):
     rate: torch.Tensor
 
     def __init__(
-        self, price: float | Schedule, target_rate: float | None, owner: str, forced: tuple[int, str] | None = None
+        self, price: float | Schedule, target_rate: float | None, owner: str, least: tuple[float, str] | None = None
     ):
         super().__init__()
-        self.owner, self.forced = owner, forced
+        self.owner, self.least = owner, least
         if not (bounds(price)[0] >= 0 and bounds(price)[1] < math.inf):
             raise TaacError(f"{owner}.decision_price must be 0 or more at every step, got {price}")
         if target_rate is not None and not 0 < target_rate < 1:
@@ -61,12 +61,12 @@ class DecisionPrice(nn.Module):
             self.log_price = nn.Parameter(torch.tensor(math.log(at_start(price) or START)))
             self.register_buffer("rate", torch.tensor(target_rate))
 
-    def check_reached(self, longest: int, why: str) -> None:
-        """Refuses a target rate that is below one decision in `longest` steps: the price would grow without end."""
-        if self.target_rate is not None and self.target_rate <= 1 / longest:
+    def check_reached(self, least: float, why: str) -> None:
+        """Refuses a target rate that is not above the `least` per environment step: the price would grow without end."""
+        if self.target_rate is not None and self.target_rate <= least:
             raise TaacError(
-                f"{self.owner}.target_decision_rate must be above 1 / {longest} = {1 / longest:.3g}, because {why} {longest} "
-                f"steps, got {self.target_rate}"
+                f"{self.owner}.target_decision_rate must be above {least:.3g}, the least rate of rollouts with {why}, "
+                f"got {self.target_rate}"
             )
 
     def set(self, price: float) -> None:

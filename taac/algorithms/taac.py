@@ -69,7 +69,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         beta_min_prob: sets the target entropy of the switch, `-p log p - (1-p) log(1-p)`.
         beta_target_entropy: sets that target entropy directly, in nats; in [0, log 2].
         temperature_ctor: called with a target entropy, for actor and switch alike; see `Temperature`.
-        b1_advantage_clipping: `(low, high)`, either may be None: clips the advantage `q_1 - q_0` of switching.
+        b1_advantage_clipping: `(low, high)`, either may be None: clips the advantage `q_1 - q_0` of switching, before its price.
         max_repeat_steps: number of steps after which a switch is forced, in rollout and evaluation; None: no limit.
         randomize_first_state_tau: whether rollouts begin each episode on a random trajectory instead of at rest.
         decision_price: c, a number or a schedule: what an executed switch costs, in units of the reward that is learnt. The
@@ -146,9 +146,9 @@ class TaacAlgorithm(ActorCriticAlgorithm):
                 f"{type(self.td_loss).__name__}: remove it"
             )
         self.set_switch_threshold(switch_threshold)
-        limits = {"the trajectory's length": getattr(trajectory, "length", None), "max_repeat_steps": max_repeat_steps}
-        forced = min(((steps, name) for name, steps in limits.items() if steps is not None), default=None)
-        self.decision_price = self.build_decision_price(decision_price, target_decision_rate, forced)
+        limits = {"a trajectory's length": getattr(trajectory, "length", None), "max_repeat_steps": max_repeat_steps}
+        least = max(((1 / steps, f"{name} of {steps}") for name, steps in limits.items() if steps is not None), default=None)
+        self.decision_price = self.build_decision_price(decision_price, target_decision_rate, least)
         self.switch_distribution(torch.zeros(1), torch.zeros(1))  # refuses invalid clipping before any work
 
     # Acting ----------------------------------------------------------------------------------------------------------
@@ -289,8 +289,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     def switch_distribution(self, q_0: torch.Tensor, q_1: torch.Tensor) -> torch.Tensor:
         """Returns beta `[..., 2]` of values `[...]` of going on and of switching, the latter less the price of a decision."""
-        q = torch.stack([q_0, q_1], dim=-1)
-        return distributions.beta_distribution(q, self.beta_temperature.alpha(), self.b1_advantage_clipping)
+        q, price = torch.stack([q_0, q_1], dim=-1), 0.0 if self.decision_price is None else self.decision_price()
+        return distributions.beta_distribution(q, self.beta_temperature.alpha(), self.b1_advantage_clipping, price)
 
     # Learning --------------------------------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ class Td3Algorithm(ActorCriticAlgorithm):
 
     has_proposal = takes_noise = True
     learns_on_last_frame = False
-    exploration_noise: float
+    exploration_noise: torch.Tensor
     target_actor_encoder: nn.Module | None
 
     def __init__(
@@ -76,6 +76,7 @@ class Td3Algorithm(ActorCriticAlgorithm):
         own_encoder = self.actor_encoder and copy.deepcopy(self.actor_encoder).requires_grad_(False)
         self.register_module("target_actor_encoder", own_encoder)
         self.target_noise, self.target_noise_clip = target_noise, target_noise_clip
+        self.register_buffer("exploration_noise", torch.zeros(()), persistent=False)
         self.scheduled += follow(self, exploration_noise=exploration_noise)
 
     # Acting ----------------------------------------------------------------------------------------------------------

@@ -103,7 +103,9 @@ class Skips(ActorCriticAlgorithm):
             self.feature_size + self.action_size, self.reward_dim, num_choices=max_skip, num_critics=1
         )
         self.check_critics(self.skip_critic)
-        self.decision_price = self.build_decision_price(decision_price, target_decision_rate, (max_skip, "max_skip"))
+        longest = (1 - skip_epsilon) * max_skip + skip_epsilon * (max_skip + 1) / 2  # the greatest mean duration
+        least = (1 / longest, f"max_skip = {max_skip} and skip_epsilon = {skip_epsilon:g}")
+        self.decision_price = self.build_decision_price(decision_price, target_decision_rate, least)
 
     # Acting ----------------------------------------------------------------------------------------------------------
 

@@ -123,7 +123,9 @@ class TlaAlgorithm(Td3Algorithm):
         read = self.slow.feature_size + self.action_size
         self.gate_critic = gate_critic_ctor(read, self.reward_dim, num_choices=2, num_critics=1)
         self.check_critics(self.gate_critic)
-        self.decision_price = self.build_decision_price(decision_price, target_decision_rate, (slow_steps, "slow_steps"))
+        opened = gate_epsilon / 2  # the least share of windows
+        least = ((1 + opened * (slow_steps - 1)) / slow_steps, f"slow_steps = {slow_steps} and gate_epsilon = {gate_epsilon:g}")
+        self.decision_price = self.build_decision_price(decision_price, target_decision_rate, least)
 
     # Acting ----------------------------------------------------------------------------------------------------------
 

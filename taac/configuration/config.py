@@ -15,6 +15,8 @@ from taac.configuration.gin_state import enclosing_scopes, short
 from taac.errors import TaacError, nearest
 
 BACKBONE = ("CriticEnsemble.body", "CriticEnsemble.returns")  # what critics of another class leave unused
+# What files of this package would have to share: the later would silently leave nothing of the earlier.
+SINGLE = ("ActorCriticAlgorithm.actor_regularizers", "create_environment.wrappers", "create_collector.explorer")
 _WIDTHS = "hidden_layers"
 _CLIP = "reward_clip"  # the macro, and the parameter of `create_agent`
 
@@ -22,7 +24,8 @@ _CLIP = "reward_clip"  # the macro, and the parameter of `create_agent`
 class Config:
     """The bindings in force, and checks of them. gin holds a copy of their values, from which it builds.
 
-    Of the bindings, a later one replaces an earlier one of the same parameter. `imports` names the modules that the files import.
+    Of the bindings, a later one replaces an earlier one of the same parameter; in `SINGLE`, not that of another shipped file.
+    `imports` names the modules that the files import.
     """
 
     def __init__(self, bindings: Iterable[Binding], imports: Iterable[str] = ()):
@@ -30,12 +33,21 @@ class Config:
         self.bindings: dict[tuple[str, str, str], Binding] = {}
         self._outdone: list[str] = []  # backbones of which another one took the place
         replaced: list[Any] = []
+        lost: list[Binding] = []
         for b in bindings:
             if (before := self.bindings.get(b.key)) is not None:
                 if b.shipped and b.parameter in BACKBONE and b.line != before.line:
                     self._outdone.append(f"{before} has no effect: {b} replaces it")
+                if b.shipped and before.shipped and b.parameter in SINGLE and b.line != before.line:
+                    lost.append(before)
                 replaced.append(before.value)
             self.bindings[b.key] = b
+        for before in lost:
+            if (b := self.bindings[before.key]).shipped:
+                raise TaacError(
+                    f"{before} would be replaced by {b}: leave one of both out, or bind what you want by --gin_param "
+                    f"'{b.parameter} = ..'"
+                )
         replaced += [self.macros.get(name) for value in replaced for name in self._macros_in(value)]
         refs = [r for value in replaced for r in gin_state.references(value)]
         self._replaced = {("/".join(r.scopes), r.configurable.selector) for r in refs if r.scopes}  # scopes and selectors

@@ -92,6 +92,7 @@ def beta_distribution(
     q_values: torch.Tensor,
     alpha: torch.Tensor | float,
     advantage_clipping: tuple[float | None, float | None] | None = None,
+    price: torch.Tensor | float = 0.0,
 ) -> torch.Tensor:
     """The switching policy `beta = softmax(q / alpha)` over (continue the old trajectory, start the new one).
 
@@ -102,6 +103,7 @@ def beta_distribution(
         q_values: `[..., 2]`, q_0 of continuing and q_1 of switching.
         alpha: temperature, a scalar, > 0.
         advantage_clipping: `(low, high)`, to which the advantage is clipped first; either may be None.
+        price: what q_1 is already less by, a scalar; the advantage without it is clipped.
 
     Returns:
         Probabilities `[..., 2]`, detached, which sum to 1.
@@ -123,7 +125,7 @@ def beta_distribution(
             if low is not None and high is not None and low > high:
                 raise TaacError(f"advantage_clipping must be (low, high) with low <= high, got {advantage_clipping}")
             if low is not None or high is not None:
-                advantage = advantage.clamp(low, high)
+                advantage = (advantage + price).clamp(low, high) - price
         alpha = torch.as_tensor(alpha, dtype=advantage.dtype, device=advantage.device).clamp(min=_MIN_ALPHA)
         scaled = advantage / alpha
         return torch.stack([torch.sigmoid(-scaled), torch.sigmoid(scaled)], dim=-1)

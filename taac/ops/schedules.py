@@ -214,14 +214,25 @@ def bounds(value: float | Schedule) -> tuple[float, float]:
 
 
 def follow(part: Any, **parameters: Any) -> list[Scheduled]:
-    """Sets each hyper-parameter as an attribute of `part`, at its initial value. Returns those that follow a schedule."""
+    """Sets each hyper-parameter as an attribute of `part`, at its initial value. Returns those that follow a schedule.
+
+    A buffer of that name is written in place, so that compiled programs see the change.
+    """
     for name, value in parameters.items():
-        setattr(part, name, at_start(value))
+        _set(part, name, at_start(value))
     return [
-        Scheduled(f"{type(part).__name__}.{name}", value, functools.partial(setattr, part, name))
+        Scheduled(f"{type(part).__name__}.{name}", value, functools.partial(_set, part, name))
         for name, value in parameters.items()
         if isinstance(value, Schedule)
     ]
+
+
+def _set(part: Any, name: str, value: float) -> None:
+    held: Any = getattr(part, name, None)
+    if hasattr(held, "fill_"):
+        held.fill_(value)
+    else:
+        setattr(part, name, value)
 
 
 class Schedules:

@@ -176,7 +176,6 @@ def _draw_switch_probability(axis: Any, steps: np.ndarray, probability: np.ndarr
         known = np.isfinite(probability[:, i])
         axis.plot(steps[known], probability[known, i], linewidth=0.9, color=f"C{i % 10}" if several else "C2",
                   alpha=0.8, label=names[i] if several else None)  # fmt: skip
-    axis.axhline(0.5, color="0.6", linewidth=0.8, linestyle=":")
     axis.set(ylim=(-0.05, 1.05), yticks=(0, 0.5, 1))
     axis.set_ylabel("beta (act)", rotation=0, ha="right", va="center")
     if several:

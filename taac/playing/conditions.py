@@ -222,7 +222,9 @@ def _picture(found: Points) -> bytes:
                 axis.annotate(f"{own:g}", at, textcoords="offset points", xytext=(6, 6), fontsize="small")
     late = "steps until an action takes effect" if by_delay else "decisions an episode"
     axis.set(xlabel="steps for which an action is held" if by_hold else late, ylabel="return")
-    title = f"{found.method} on {found.environment}" + ("" if by_hold or by_delay else ": switch_threshold")
+    hold = line[0].condition.hold
+    held = "" if by_hold or hold == 1 else f", hold {hold}"
+    title = f"{found.method} on {found.environment}" + ("" if by_hold or by_delay else ": switch_threshold") + held
     alone = len(lines) == 1 and not by_delay and labels != ["delay 0"]  # what a legend would say
     axis.set_title(f"{title}, {labels[0]}" if alone else title)
     if by_hold or by_delay:

@@ -98,9 +98,9 @@ def check_decision_price(algorithm: Algorithm, environment: VectorEnvironment) -
     price, (least, longest) = getattr(algorithm, "decision_price", None), environment.durations
     if price is None:
         return
-    if price.forced is not None:
-        steps, setting = price.forced
-        price.check_reached(steps * longest, f"{setting} forces a decision after")
+    if price.least is not None:
+        rate, settings = price.least
+        price.check_reached(rate / longest, settings)
     if not isinstance(algorithm, MixedSacAlgorithm):
         return
     if least == longest:
@@ -108,7 +108,7 @@ def check_decision_price(algorithm: Algorithm, environment: VectorEnvironment) -
             f"MixedSacAlgorithm.decision_price prices decisions whose durations are chosen, but every action lasts {longest} "
             "step(s) here: use the method sac_krep with an action_repeat above 1, or remove the price"
         )
-    price.check_reached(longest, "an action lasts at most")
+    price.check_reached(1 / longest, f"actions that last up to {longest} steps")
 
 
 def check_hindsight(

@@ -133,9 +133,9 @@ def taac_reference(w, config, experience, noise, uniform):
                 return reference.total(q_of(start(c.kind, action, prev)), c.reward_weights)
 
             q_0, q_1 = reference.total(q_of(advance(c.kind, prev)), c.reward_weights).item(), q_1_of(a_hat).item()
-            advantage = q_1 - cost - q_0
+            advantage = q_1 - q_0
             advantage = advantage if low is None else max(advantage, low)
-            advantage = advantage if high is None else min(advantage, high)
+            advantage = (advantage if high is None else min(advantage, high)) - cost
             beta_1 = 1 / (1 + math.exp(-advantage / alpha_b))
             beta_0 = 1 - beta_1
 

@@ -131,20 +131,20 @@ def test_exact_compare_through_needs_returns_that_compare(method):
 
 
 @pytest.mark.parametrize(
-    "method, algorithm, longest, told, params",
+    "method, algorithm, least, told, params",
     [
-        ("temporl", "TempoRLAlgorithm", 3, "max_skip forces a decision after 3 steps", []),
-        ("sac_krep", "MixedSacAlgorithm", 3, "an action lasts at most 3 steps", []),
-        ("tla", "TlaAlgorithm", 3, "slow_steps forces a decision after 3 steps", []),
-        ("taac_chunk", "TaacAlgorithm", 5, "the trajectory's length forces a decision after 5 steps", []),
-        ("taac", "TaacAlgorithm", 12, "max_repeat_steps forces a decision after 12 steps",
+        ("temporl", "TempoRLAlgorithm", 1 / (0.9 * 3 + 0.1 * 2), "max_skip = 3 and skip_epsilon = 0.1", []),
+        ("sac_krep", "MixedSacAlgorithm", 1 / 3, "actions that last up to 3 steps", []),
+        ("tla", "TlaAlgorithm", 0.95 / 3 + 0.05, "slow_steps = 3 and gate_epsilon = 0.1", []),
+        ("taac_chunk", "TaacAlgorithm", 1 / 5, "a trajectory's length of 5", []),
+        ("taac", "TaacAlgorithm", 1 / 12, "max_repeat_steps of 3",
          ["TaacAlgorithm.max_repeat_steps = 3", "create_environment.action_repeat = 4"]),
     ],
 )  # fmt: skip
-def test_a_rate_that_cannot_be_reached_is_refused(method, algorithm, longest, told, params):
-    setting = f"{algorithm}.target_decision_rate = {0.999 / longest}"
+def test_a_rate_that_cannot_be_reached_is_refused(method, algorithm, least, told, params):
+    setting = f"{algorithm}.target_decision_rate = {0.999 * least}"
     configuration.load(["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"], [setting, *params])
-    told = rf"{algorithm}\.target_decision_rate must be above 1 / {longest} = .*, because {told}"
+    told = rf"{algorithm}\.target_decision_rate must be above {least:.3g}, the least rate of rollouts with {told}, got"
     with pytest.raises(TaacError, match=told):
         configuration.build(experiment.create_experiment)
 

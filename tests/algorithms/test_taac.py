@@ -44,6 +44,7 @@ COST = {"reward_weights": (1.0, -0.5, 2.0), "gamma": (0.875, 0.5, 0.75)}
         pytest.param({"tuning": "fixed"}, id="fixed-temperature"),
         pytest.param({"tuning": "direct"}, id="direct-temperature"),
         pytest.param({"price": 0.5}, id="price"),
+        pytest.param({"price": 0.5, "clipping": (-0.1, None)}, id="price-clipping"),
         pytest.param({"price": 0.5, "exact": True}, id="exact"),
         pytest.param({"exact": True, "kind": "linear", **COST}, id="exact-vector-reward"),
         pytest.param({"price": 0.5, "td": "n-step"}, id="price-n-step"),

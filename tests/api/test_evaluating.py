@@ -117,7 +117,9 @@ def test_a_delay_that_the_environment_refuses_is_refused_before_any_episode(tmp_
         ([(0.7, 2, 0), (0.7, 1, 0)], "taac on T, delay 0, switch_threshold 0.7", [1, 2]),
         ([(None, 2, 0), (None, 1, 0)], "taac on T", [1, 2]),
         ([(None, 1, 3), (None, 1, 0)], "taac on T", [0, 3]),
+        ([(None, 4, 3), (None, 4, 0)], "taac on T, hold 4", [0, 3]),
         ([(0.5, 1, 1), (0.9, 1, 1)], "taac on T: switch_threshold, delay 1", [0.0, 0.0]),  # decisions
+        ([(0.5, 2, 0), (0.9, 2, 0)], "taac on T: switch_threshold, hold 2", [0.0, 0.0]),
     ],
 )
 def test_a_picture_says_what_all_its_points_share(monkeypatch, tmp_path, conditions, title, x):

@@ -369,6 +369,20 @@ def test_a_setting_that_every_scope_replaces_is_refused():
     assert built_with("sac+flash_small", "BatchNorm.epsilon=1e-4", "critic/FlashBody.width=32") == []
 
 
+@pytest.mark.parametrize(
+    "task, method, file, instead",
+    [
+        ("Pendulum-v1", "sac+caps+l2c2", "gin/caps.gin", "ActorCriticAlgorithm.actor_regularizers = ()"),
+        ("manipulation", "sac+action_delay", "gin/tasks/manipulation.gin", "create_environment.wrappers = ()"),
+        ("Pendulum-v1", "sac+pink_noise+gsde", "gin/pink_noise.gin", "create_collector.explorer = None"),
+    ],
+)
+def test_a_part_that_would_replace_the_tasks_or_another_is_refused(task, method, file, instead):
+    told = refused(RunRequest(task, method))
+    assert told.startswith(file) and " would be replaced by gin/" in told and f"--gin_param '{instead.split()[0]} = ..'" in told
+    RunRequest(task, method, gin_params=(instead,)).load()
+
+
 def test_a_backbone_that_another_one_replaces_is_told():
     (told,) = built_with("sac+crossq+flash_small")
     assert re.search(r"crossq.gin:5: CriticEnsemble.body = .*critic/MlpBody has no effect: .*flash.gin:7: .* replaces it", told)

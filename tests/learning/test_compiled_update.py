@@ -91,12 +91,15 @@ SCHEDULED = [
     "tau/LinearSchedule.end = 0.1", "tau/LinearSchedule.updates = 5",
 ]  # fmt: skip
 OF_TAAC = [p.replace("SacAlgorithm.target_entropy", "TaacAlgorithm.action_target_entropy") for p in SCHEDULED]
+OF_TD3 = [p.replace("SacAlgorithm.target_entropy", "Td3Algorithm.exploration_noise").replace("-50.0", "3.0") for p in SCHEDULED]
+OF_TD3 += ["ActorCriticAlgorithm.policy_delay = 1"]
 SIZES = ["batch_size = @size/PiecewiseSchedule()", "size/PiecewiseSchedule.values = (32, 16)",
          "size/PiecewiseSchedule.updates = (0, 4)"]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "method, params", [("sdar", SCHEDULED), pytest.param("taac", [*OF_TAAC, *SIZES], marks=pytest.mark.slow)]
+    "method, params",
+    [("sdar", SCHEDULED), ("td3", OF_TD3), pytest.param("taac", [*OF_TAAC, *SIZES], marks=pytest.mark.slow)],
 )
 def test_what_follows_a_schedule(method, params, traced_only):
     params = ["hidden_layers = (8,)", "initial_collect_steps = 60", *params]
