@@ -263,15 +263,16 @@ class SacChunkAlgorithm(SacAlgorithm):
         each = (x.unsqueeze(-1) for x in (pre_tanh, mean, log_std))  # dimensions are independent
         imitation = -(distributions.squashed_normal_log_prob(*each) * self._taken(windows.num_actions)).sum(-1)
         own, weight = (info.actor_loss, self.cloning_weight) if self.best_of is None else (torch.zeros_like(info.actor_loss), 1.0)
-        return torch.cat([own[:1] + weight * imitation, own[1:]])
+        return torch.cat([own[:1] + len(own) * weight * imitation, own[1:]])  # the mean over frames is of the first alone
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """Returns `|tanh(mean(s)) - A|^2` over the actions of the demonstrated chunk A, `[2, B]`."""
-        windows = self.windows(experience, fill=False)
-        step = windows.experience.time_step
-        mean, _ = self.actor(self.actor_features(nest.index(step.observation, slice(None, -1))))
-        distance = (torch.tanh(mean) - step.prev_action[1:, :, :-1]).square() * self._taken(windows.num_actions)
-        return self.cloned(windows.experience, distance.sum(-1))
+        time_step = experience.time_step
+        mean, _ = self.actor(self.actor_features(nest.index(time_step.observation, 0)))
+        demonstrated = time_step.prev_action[1 : self.length + 1].transpose(0, 1).flatten(1)
+        count = 1 + (~time_step.is_last()[1 : self.length]).cumprod(0).sum(0)
+        distance = (torch.tanh(mean) - demonstrated).square() * self._taken(count)
+        return self.cloned(nest.index(experience, slice(2)), distance.sum(-1).unsqueeze(0))
 
     def _taken(self, count: torch.Tensor) -> torch.Tensor:
         """Returns which numbers of chunks are of their first `count` `[B]` actions, `[B, h A]` bool."""

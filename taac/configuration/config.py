@@ -16,7 +16,10 @@ from taac.errors import TaacError, nearest
 
 BACKBONE = ("CriticEnsemble.body", "CriticEnsemble.returns")  # what critics of another class leave unused
 # What files of this package would have to share: the later would silently leave nothing of the earlier.
-SINGLE = ("ActorCriticAlgorithm.actor_regularizers", "create_environment.wrappers", "create_collector.explorer")
+SINGLE = (
+    "ActorCriticAlgorithm.actor_regularizers", "create_environment.wrappers", "create_collector.explorer",
+    "create_experiment.demonstrations_ctor",
+)  # fmt: skip
 _WIDTHS = "hidden_layers"
 _CLIP = "reward_clip"  # the macro, and the parameter of `create_agent`
 

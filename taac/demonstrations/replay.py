@@ -40,6 +40,7 @@ def demonstrated_frames(source: str, environment: VectorEnvironment, agent: Agen
     return frames
 
 
+@gin.configurable(denylist=["replay_buffer", "frames"])
 def prefilled(replay_buffer: ReplayBuffer, frames: Experience) -> ReplayBuffer:
     """Adds demonstrations, leaves `[F, ...]`, to an empty buffer as its oldest frames. Returns the buffer.
 

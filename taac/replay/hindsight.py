@@ -44,6 +44,8 @@ def _explained(name: str, shape: torch.Size) -> Iterator[None]:
     """A context whose errors of an environment's function of goals of this shape say who called it, and how."""
     try:
         yield
+    except TaacError:
+        raise
     except (*_GOAL_ERRORS, NotImplementedError) as error:
         raise TaacError(
             f"{name} cannot be called with goals {list(shape)} and empty infos, as HindsightReplayBuffer does: {error!r}"
@@ -128,7 +130,8 @@ class HindsightReplayBuffer(ReplayBuffer):
             )
         self._batches = self._seldom = self._seldom_wrong = self._ends = self._ends_wrong = 0  # what was checked
         self._ends_by_chance = 0.0
-        goals = torch.zeros(2, 2, *desired.shape, dtype=desired.dtype)
+        goals = torch.zeros(2, 2, *desired.shape, dtype=desired.dtype)  # achieved and desired, of two frames
+        goals[1, 1] = 1.0
         self.reward_at_goal = float(self._rewards(*goals)[0])
         try:
             if compute_terminated is not None:

@@ -136,7 +136,7 @@ def check_hindsight(
             f"their goals, but hindsight's segments do, and get {replay_buffer.reward_at_goal:g} for a step there: bind False, "
             "and for critics that predict distributions CategoricalReturns.low and high"
         )
-    shortest = (agent.algorithm.max_segment_length or 2) - 1
+    shortest = agent.algorithm.min_segment_length - 1 - agent.algorithm.burn_in
     if replay_buffer.max_steps is not None and replay_buffer.max_steps < shortest:
         raise TaacError(
             f"HindsightReplayBuffer.max_steps must be {shortest} or more ({agent.algorithm.min_segment_reason}), got "
@@ -221,8 +221,8 @@ def check_offline(length: int, replay_buffer: ReplayBuffer, agent: Agent) -> Non
     if replay_buffer.size < length:
         raise TaacError(
             "create_experiment.offline = True learns from the first content of the replay buffer, which is empty: bind "
-            "create_experiment.demonstrations to a file or 'minari:ID'; demonstrations_ctor must be @prefilled, the default, for "
-            "SQIL and @kept_apart keep them out of the buffer"
+            "create_experiment.demonstrations to a file or 'minari:ID', and demonstrations_ctor to @prefilled, the default, "
+            "where another is bound, as for behaviour cloning"
         )
 
 

@@ -66,15 +66,10 @@ class SqilMonitor:
             second, other = _half(agent, own.experience)
         for buffer, before in saved:
             buffer.copy_(before)
-        return {
-            "sqil/gradient_cosine": nn.functional.cosine_similarity(gradient, other, dim=0),
-            "sqil/td_error_demonstrations": first["loss/critic"],
-            "sqil/td_error_agent": second["loss/critic"],
-            "sqil/actor_loss_demonstrations": first["loss/actor"],
-            "sqil/actor_loss_agent": second["loss/actor"],
-            "sqil/entropy_demonstrations": first["policy/entropy"],
-            "sqil/entropy_agent": second["policy/entropy"],
-        }
+        tags = {"td_error": "loss/critic", "actor_loss": "loss/actor", "entropy": "policy/entropy"}  # TD3's policy has no entropy
+        halves = {"demonstrations": first, "agent": second}
+        told = {f"sqil/{name}_{half}": x[tag] for name, tag in tags.items() for half, x in halves.items() if tag in x}
+        return {"sqil/gradient_cosine": nn.functional.cosine_similarity(gradient, other, dim=0), **told}
 
 
 def _half(agent: Agent, experience: Experience) -> tuple[dict[str, torch.Tensor], torch.Tensor]:

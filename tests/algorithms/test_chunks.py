@@ -127,7 +127,7 @@ def test_recorded_actions_of_0_begin_a_chunk_where_one_has_ended():
 def sac(length=3, ctor=SacChunkAlgorithm, **more):
     torch.manual_seed(0)
     chunk = {"chunk_length": length} if ctor is SacChunkAlgorithm else {}
-    algorithm = ctor(SPEC, ACTION, **chunk, actor_on_last_frame=False, **more)
+    algorithm = ctor(SPEC, ACTION, **{"actor_on_last_frame": False, **chunk, **more})
     algorithm.td_loss.set_gamma(0, GAMMA)
     return algorithm
 
@@ -268,16 +268,16 @@ def test_of_a_cut_window_the_actions_that_were_taken_are_imitated():
     assert expected.item() > 0
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.25])
-def test_replayed_chunks_are_imitated_as_much_as_asked_for(weight):
-    algorithm, experience = sac(cloning_weight=weight), segment([FIRST, MID, MID, MID])
+@pytest.mark.parametrize("weight, last", [(0.0, False), (0.25, False), (0.25, True)])
+def test_replayed_chunks_are_imitated_as_much_as_asked_for(weight, last):
+    """Whether or not the actor also learns from the frame after them."""
+    algorithm, experience = sac(cloning_weight=weight, actor_on_last_frame=last), segment([FIRST, MID, MID, MID])
     info = algorithm.train_step(experience)
     mean, log_std = algorithm.actor(algorithm.actor_features(experience.time_step.observation[0]))
     action = experience.time_step.prev_action[1:].flatten()
     density = torch.distributions.Normal(mean, log_std.exp()).log_prob(torch.atanh(action)) - torch.log(1 - action**2)
     found = algorithm.calc_loss(experience, info).extra["loss/actor"] - sac().calc_loss(experience, info).extra["loss/actor"]
-    # The loss is a mean over the frames that the actor learns from, and replayed chunks begin at the first alone.
-    assert found.item() == pytest.approx(-weight * density.sum().item() / len(info.actor_loss), rel=1e-4)
+    assert len(info.actor_loss) == 1 + last and found.item() == pytest.approx(-weight * density.sum().item(), rel=1e-4)
 
 
 def test_a_cut_window_is_left_out_of_the_critics_loss_if_asked_for():

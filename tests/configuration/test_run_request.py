@@ -374,6 +374,8 @@ def test_a_setting_that_every_scope_replaces_is_refused():
     [
         ("Pendulum-v1", "sac+caps+l2c2", "gin/caps.gin", "ActorCriticAlgorithm.actor_regularizers = ()"),
         ("manipulation", "sac+action_delay", "gin/tasks/manipulation.gin", "create_environment.wrappers = ()"),
+        ("Pendulum-v1", "sac+half_demonstrations+cloning", "gin/half_demonstrations.gin",
+         "create_experiment.demonstrations_ctor = @kept_apart"),
         ("Pendulum-v1", "sac+pink_noise+gsde", "gin/pink_noise.gin", "create_collector.explorer = None"),
     ],
 )

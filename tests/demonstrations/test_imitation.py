@@ -390,7 +390,7 @@ def test_a_killed_offline_run_ends_as_if_it_had_not_been(saved, demonstrations, 
     "params, message",
     [
         ([], "learns from the first content of the replay buffer, which is empty: bind create_experiment.demonstrations"),
-        (["create_experiment.demonstrations_ctor = @SqilReplay", "normalize_rewards = False"], "which is empty: .* SQIL"),
+        (["create_experiment.demonstrations_ctor = @SqilReplay", "normalize_rewards = False"], "which is empty"),
         (["create_experiment.demonstrations_ctor = @SqilReplay"], "SqilReplay sets rewards to 1 and 0, and .*: bind False"),
         (["create_collector.explorer = @ZetaExplorer()"], "explorer has no effect with create_experiment.offline"),
         (["create_experiment.collectors = 1"], "collectors has no effect with create_experiment.offline"),
@@ -401,6 +401,15 @@ def test_what_an_offline_run_would_not_use_is_refused(params, message, demonstra
     given = [binding(demonstrations)] if params else []
     with pytest.raises(TaacError, match=message):
         build(*given, "create_experiment.offline = True", *params)
+
+
+def test_an_offline_run_may_clone(demonstrations):
+    params = [binding(demonstrations), "create_experiment.offline = True", "Cloning.pretraining_updates = 3", "num_env_steps = 9"]
+    with pytest.raises(TaacError, match=r"demonstrations_ctor to @prefilled, the default, where another is bound, as for behav"):
+        build(*params, files=["gin/cloning.gin"])
+    trainer = build(*params, "create_experiment.demonstrations_ctor = @prefilled", files=["gin/cloning.gin"])
+    learn_until(trainer, 3)
+    trainer.close()
 
 
 def test_an_offline_run_learns_no_price(demonstrations):
@@ -439,7 +448,7 @@ def test_fewer_demonstrations_than_a_segment_are_refused(tmp_path):
         build(binding(tmp_path / "short.npz"), method="sqil_taac")
 
 
-@pytest.mark.parametrize("method", ["sac_value", "sac_krep", "sac_ez", "sac_nrep", "sdar", "taac_q"])
+@pytest.mark.parametrize("method", ["sac_value", "sac_krep", "sac_ez", "sac_nrep", "sdar", "taac_q", "td3"])
 def test_sqil_after_any_method_that_can_learn_from_demonstrations(method, tmp_path):
     plain = build(method=method)
     recorded(plain, tmp_path / "e.npz", 2, lambda i: plain.agent.random_step)
@@ -447,6 +456,8 @@ def test_sqil_after_any_method_that_can_learn_from_demonstrations(method, tmp_pa
     learn_until(trainer, 3)
     batch = trainer.replay.sample_batch(8, 2).experience.time_step
     assert batch.reward[1][batch.step_type[1] != StepType.FIRST].unique().tolist() == [0, 1]
+    told = trainer.reporter.monitor(trainer.agent, trainer.replay, 8, trainer.segment_length)
+    assert len(told) == (5 if method == "td3" else 7)
     trainer.close()
 
 

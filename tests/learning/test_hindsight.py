@@ -130,6 +130,7 @@ def test_without_hindsight_they_are_not():
             "seldom reach their goals, .* get 1 for a step there: bind False, .*CategoricalReturns.low and high",
         ),
         ("sac_chunk", ["HindsightReplayBuffer.max_steps = 4"], r"max_steps must be 5 or more \(.*chunk_length = 5 .*\), got 4"),
+        ("tla", ["HindsightReplayBuffer.max_steps = 5"], r"max_steps must be 6 or more \(.*slow_steps = 3\), got 5"),
     ],
 )  # fmt: skip
 def test_what_would_not_learn_from_other_goals_is_refused(method, params, said):

@@ -496,6 +496,17 @@ def test_a_function_of_ends_that_is_not_written_is_none():
         buffer(1, 60, compute_terminated=lambda achieved, desired, info: info["at"] == 3)
 
 
+def test_what_a_wrapper_refuses_it_says_itself_and_before_any_step():
+    """As `SuccessEndsEpisode` of a dense task does."""
+    def sparse(achieved, desired, info):
+        if (achieved != desired).any():
+            raise TaacError("dense")
+        return np.zeros(len(achieved))
+
+    with pytest.raises(TaacError, match=r"^dense"):
+        buffer(compute_reward=sparse)
+
+
 def test_functions_of_one_goal_are_called_row_by_row():
     """Also one that reads a number which a batch of two goals lacks, and one that asks the info."""
     for function in (
