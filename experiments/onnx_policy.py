@@ -3,7 +3,9 @@
     taac export --root_dir runs/demo --output car.onnx
     python experiments/onnx_policy.py car.onnx
 
-The environment is a registered id, `module:Id` or `module:Class`, with the module in the working directory or installed.
+The environment is a registered id, `module:Id`, `module:Class` or `module:function`, with the module in the working directory or
+installed. Wrappers and repeated actions of the training are not made here, but named: put
+them around the environment.
 A policy with a memory, such as TAAC's trajectory, gets back at every step the state that it returned at the last one.
 Where `first` is true it begins with its initial state, whatever is passed in.
 """
@@ -18,10 +20,12 @@ import numpy as np
 import onnxruntime
 
 
-def make(name):
+def make(name, steps):
     module, _, of_module = name.partition(":")
     found = getattr(importlib.import_module(module), of_module, None) if of_module else None
-    return found() if isinstance(found, type) and issubclass(found, gymnasium.Env) else gymnasium.make(name)
+    if not callable(found):
+        return gymnasium.make(name, max_episode_steps=steps)
+    return found() if steps is None else gymnasium.wrappers.TimeLimit(found(), steps)
 
 
 def parts(name, value):
@@ -47,7 +51,12 @@ options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = 1  # more would wait for each other, at each of many small products
 session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
 about = json.loads(session.get_modelmeta().custom_metadata_map["taac"])
-environment = make(about["environment"])
+settings = about.get("environment_settings", {})
+steps = settings.get("max_episode_steps", "None")
+environment = make(about["environment"], None if steps == "None" else int(steps))
+for name, usual in {"wrappers": "()", "action_repeat": "1"}.items():
+    if settings.get(name, usual) != usual:
+        print(f"trained with {name} = {settings[name]}, which this environment lacks", file=sys.stderr)
 names = list(about["inputs"])
 states = [name for name in names if f"next_{name}" in about["outputs"]]
 
@@ -57,8 +66,11 @@ for episode in range(int(sys.argv[2]) if len(sys.argv) > 2 else 1):
     observation, _ = environment.reset(seed=episode)
     total, decisions, length, ended = 0.0, 0, 0, False
     while not ended:
-        for name, array in parts("observation", observation):
-            inputs[name][0] = array
+        given = dict(parts("observation", observation))
+        if missing := [name for name in names if name.startswith("observation") and name not in given]:
+            sys.exit(f"the environment returns no {', '.join(missing)}: a wrapper of the training is missing")
+        for name in given.keys() & inputs.keys():  # acting may read a part alone
+            inputs[name][0] = given[name]
         outputs = dict(zip(about["outputs"], session.run(None, inputs)))
         observation, reward, terminated, truncated, _ = environment.step(action_in(environment.action_space, "action", outputs))
         inputs["first"][:] = False

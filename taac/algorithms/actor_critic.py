@@ -192,7 +192,7 @@ class ActorCriticAlgorithm(Algorithm):
         if self.actor_regularizers and not self.has_proposal:
             raise TaacError(
                 f"{type(self).__name__} supports no actor_regularizers: its actor proposes no single action from a state alone. "
-                "SAC, TD3, TAAC and most that is built on them do"
+                "SAC, TD3, TAAC and most that is built on them do, but not on chunks"
             )
         td_loss = td_loss or self.default_td_loss()
         td_loss.check(reward_dim, type(self).__name__, self.stores_probabilities)

@@ -1,9 +1,12 @@
-"""`taac evaluate`: plays a run's greedy agent with other switching thresholds, with actions that are held or late."""
+"""`taac evaluate`: plays the greedy agent of a run, or of each run below a folder, with other switching thresholds, with actions
+that are held or late.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from absl import flags as absl_flags
 
@@ -15,10 +18,10 @@ Number = TypeVar("Number", int, float)
 
 
 def define_flags() -> None:
-    flags.define_saved_agent("Evaluate")
+    flags.define_saved_agent("Evaluate", "The folder of the run; or of many, as of a comparison, for means over their runs.")
     absl_flags.DEFINE_list("switch_threshold", None, "Thresholds, separated by commas: 0.5,0.6,0.7,0.8,0.9. Default: the run's.")
     absl_flags.DEFINE_list("hold", ["1"], "For how many steps (repeats, if the method repeats) an action is held: 1,2,4,8.")
-    absl_flags.DEFINE_list("delay", ["0"], "Steps until an action takes effect, separated by commas: 0,1,2.")
+    absl_flags.DEFINE_list("delay", ["0"], "Steps until an action takes effect, beside a delay of the run's own: 0,1,2.")
     absl_flags.DEFINE_integer("num_episodes", 20, "Episodes under each condition.", lower_bound=1)
     absl_flags.DEFINE_integer("seed", 0, "Seed of the environment.", lower_bound=0, upper_bound=2**32 - 1)
     absl_flags.DEFINE_string("output", None, "A new .csv or .png file, for the table or its picture.")
@@ -32,14 +35,17 @@ def run() -> None:
     from taac import registry
     from taac.playing import conditions
     from taac.playing.pictures import new_file
+    from taac.runs.run_folder import RunFolder
 
     output = new_file("--output", given.output, ".csv", ".png")
     root_dir = flags.root_dir()
     registry.register()
-    found = conditions.evaluate_conditions(
-        root_dir, given.num_episodes, given.seed, thresholds or (None,), holds, delays, given.best, given.trust
-    )
-    print(found)
+    of_one = RunFolder(root_dir).config.exists() or not os.path.isdir(root_dir)
+    if output is not None and output.suffix == ".png" and not of_one:
+        raise TaacError(f"--output {output}: a picture is of one run; give the folder of a run, or a .csv file")
+    asked = (root_dir, given.num_episodes, given.seed, thresholds or (None,), holds, delays, given.best, given.trust)
+    found: Any = conditions.evaluate_conditions(*asked) if of_one else conditions.evaluate_runs(*asked)
+    print(found if of_one else conditions.table_of_runs(found))
     if output is not None:
         conditions.write(found, output)
         print(printable(output))

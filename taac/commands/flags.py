@@ -84,9 +84,9 @@ def with_collectors(request: RunRequest) -> RunRequest:
     return request._replace(settings=(*request.settings, *(f"{name}={v}" for name, v in values.items() if v is not None)))
 
 
-def define_saved_agent(verb: str) -> None:
+def define_saved_agent(verb: str, about: str = "The folder of the run.") -> None:
     """Defines which agent of a run is loaded, and whether the run is trusted."""
-    define_root_dir("The folder of the run.")
+    define_root_dir(about)
     flags.DEFINE_bool("best", False, f"{verb} the agent with the best evaluation instead of the newest checkpoint.")
     flags.DEFINE_bool(
         "trust", False, "Allow a run that you did not train here to import modules. They are code: look at them first."

@@ -104,7 +104,8 @@ def _unknown(flag: str) -> str:
     from taac.configuration.plain_words import of_others
 
     name = flag.replace("-", "_")
-    meant = nearest(f"--{name}", [f"--{own}" for own in flags.FLAGS])
+    modules = flags.FLAGS.flags_by_module_dict().items()
+    meant = nearest(f"--{name}", [f"--{own.name}" for module, of in modules if module.startswith("taac.") for own in of])
     if "set" not in flags.FLAGS:
         return f"there is no flag --{flag}{meant}"
     if name in TASK_MACROS:

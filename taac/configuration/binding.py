@@ -40,7 +40,8 @@ ALGORITHM = "create_agent.algorithm_ctor"
 OF_OTHERS = {
     "total_timesteps": "num_env_steps", "env_id": "--task", "n_envs": "num_envs", "lr": "learning_rate", "tau": "target_tau",
     "buffer_size": "replay_length", "learning_starts": "initial_collect_steps", "net_arch": "hidden_layers",
-    "ent_coef": "Temperature.initial_value",
+    "ent_coef": "Temperature.initial_value", "env": "--task", "algo": "--method", "steps": "num_env_steps",
+    "log_dir": "--root_dir", "logdir": "--root_dir", "tensorboard_log": "--root_dir", "device": "--set device=NAME",
 }  # fmt: skip
 
 # Configurables of `taac compare` and `taac sweep`, not of an experiment.

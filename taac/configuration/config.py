@@ -9,7 +9,7 @@ from typing import Any
 
 import gin
 
-from taac.configuration import gin_state, values
+from taac.configuration import gin_state, plain_words, values
 from taac.configuration.binding import OF_COMPARE, TASK_MACROS, Binding
 from taac.configuration.gin_state import enclosing_scopes, short
 from taac.errors import TaacError, nearest
@@ -99,9 +99,11 @@ class Config:
                     )
                 name, built = short(b.selector), sorted({short(s) for _, s in used if s != gin_state.MACRO})
                 having = {short(selector) for (_, selector), found in used.items() if b.name in found}
+                others = [owner for owner in plain_words.owners().get(b.name, ()) if owner != b.parameter]
                 why = f": what builds {name} gives it {b.name} itself" if name in built else nearest(name, having)
                 if name in built and b.scope:
                     why = f": no {name} is built in this scope, or what builds it gives it {b.name} itself"
+                why += f"; others that have it: {', '.join(others)}" if others and b.where.startswith("--") else ""
                 raise TaacError(f"{b}: nothing in this experiment uses this binding{why}; in use are: {', '.join(built)}")
             counting = [self._counting(scope, b.selector, b.name) for scope in scopes]
             if b.where.startswith("--") and b not in counting:  # files may bind what later ones replace

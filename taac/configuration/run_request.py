@@ -143,7 +143,7 @@ def load_named(
     name = name or next((Path(file).stem for file in reversed(gin_files) if Path(file).parent.name == "methods"), None)
     if name is None or (bound is not None and (_is_given(bound, [] if "+" in name else gin_files) or bound.value == name)):
         return loaded
-    return reading.load(gin_files, [*gin_params, f"create_experiment.method = {name!r}"], settings=settings)
+    return reading.load(gin_files, gin_params, settings=[*settings, Setting("--method", f"create_experiment.method={name!r}")])
 
 
 def _is_given(binding: Binding, gin_files: Sequence[str]) -> bool:

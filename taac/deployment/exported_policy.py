@@ -39,7 +39,7 @@ class ExportedPolicy(nn.Module):
 
     def __init__(self, agent: Agent, environment: VectorEnvironment):
         super().__init__()
-        self.agent = agent
+        self.agent = agent.requires_grad_(False)  # a state that is passed back must hold no graph
         self._whole_spec, self.action_spec = environment.observation_spec, environment.action_spec
         self._space, self._reward_dim = environment.action_space, environment.reward_dim
         self.observation_spec = read_by_acting(agent, self._whole_spec, self.action_spec, self._reward_dim)

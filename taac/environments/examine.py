@@ -87,6 +87,9 @@ def _spaces(env: gymnasium.Env, encoder_ctor: Callable[[Nest], object]) -> tuple
             findings.append(Finding(False, "the networks, with their default settings, cannot read its observations", str(error)))
     if "action" in read and (advice := _unlearnable(nest.flatten(read["action"]))) is not None:
         findings.append(Finding(False, "actions that hardly any method learns", advice))
+    if any(len(leaf.shape) > 1 for leaf in nest.flatten(read.get("action", ()))):
+        advice = "methods take them as agents, one a row: bind create_agent.shared_policy = True, or flatten them in a wrapper"
+        findings.append(Finding(True, "actions of rank 2 or more", advice))
     usable = len(read) == 2
     layer: Any = env
     while isinstance(layer, gymnasium.Wrapper):

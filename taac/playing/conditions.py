@@ -19,17 +19,30 @@ from scipy import integrate
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
 from taac.algorithms.agent import Agent
+from taac.analysis.readers import run_records
 from taac.analysis.statistics.intervals import CONFIDENCE, student_quantile
 from taac.data_structures import AlgStep, Nest, TimeStep
 from taac.environments.delays import ActionDelay
 from taac.errors import TaacError
 from taac.pictures.panels import panels
 from taac.playing.saved_agent import load_saved
-from taac.runs import durable
+from taac.runs import durable, layout
 from taac.runs.layout import EpisodeSummary
+from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import printable
 
 Over = Literal["hold", "delay"]  # conditions of which there may be a mean return
+
+
+HEAD = "delay threshold hold                return decisions repeated mean run    jerk  change  high f    MMACs"
+
+
+def _legend(over: str) -> list[str]:
+    return [
+        f"\nreturn: mean with half the width of its 95% interval over {over}; the other columns are means",
+        "change: of the action from step to step; high f: power of its high frequencies (Mysore et al.)",
+        "MMACs: a million multiply-adds of the networks that acting needs",
+    ]
 
 
 class Condition(NamedTuple):
@@ -53,6 +66,15 @@ class Point(NamedTuple):
         if n < 2:
             return math.nan
         return student_quantile(CONFIDENCE, n - 1) * self.summary.return_std / math.sqrt(n - 1)  # `return_std` divides by n
+
+    def __str__(self) -> str:
+        (threshold, hold, delay), summary = self.condition, self.summary
+        interval = f"{summary.return_mean:.2f} +- {self.half_width:.2f}"
+        return (
+            f"{delay:>5} {'' if threshold is None else threshold:>9} {hold:>4} {interval:>21} {summary.decisions:>9.1f} "
+            f"{summary.fraction_repeated:>8.0%} {summary.mean_run:>8.2f} {summary.jerk:>7.3g} {summary.action_change:>7.3g} "
+            f"{summary.high_frequency:>7.3g} {summary.multiply_adds / 1e6:>8.3g}"
+        )
 
 
 class Points(NamedTuple):
@@ -87,23 +109,8 @@ class Points(NamedTuple):
 
     def __repr__(self) -> str:
         episodes = self.points[0].summary.episodes
-        widths = {"delay": 5, "threshold": 9, "hold": 4, "return": 21, "decisions": 9, "repeated": 8, "mean run": 8, "jerk": 7}
-        widths |= {"change": 7, "high f": 7, "MMACs": 8}
-        text = [
-            f"{printable(self.method)} on {printable(self.environment)}, {episodes} greedy episodes each:\n",
-            " ".join(f"{name:>{width}}" for name, width in widths.items()),
-        ]
-        for point in self.points:
-            (threshold, hold, delay), summary = point.condition, point.summary
-            interval = f"{summary.return_mean:.2f} +- {point.half_width:.2f}"
-            text.append(
-                f"{delay:>5} {'' if threshold is None else threshold:>9} {hold:>4} {interval:>21} {summary.decisions:>9.1f} "
-                f"{summary.fraction_repeated:>8.0%} {summary.mean_run:>8.2f} {summary.jerk:>7.3g} {summary.action_change:>7.3g} "
-                f"{summary.high_frequency:>7.3g} {summary.multiply_adds / 1e6:>8.3g}"
-            )
-        text.append("\nreturn: mean with half the width of its 95% interval over episodes; the other columns are means")
-        text.append("change: of the action from step to step; high f: power of its high frequencies (Mysore et al.)")
-        text.append("MMACs: a million multiply-adds of the networks that acting needs")
+        text = [f"{printable(self.method)} on {printable(self.environment)}, {episodes} greedy episodes each:\n", HEAD]
+        text += [*map(str, self.points), *_legend("episodes")]
         for over in get_args(Over):
             for (threshold, hold, delay), area in self.areas(over).items():
                 of = "" if threshold is None else f", threshold {threshold:g}"
@@ -184,17 +191,63 @@ def evaluate_conditions(
     return Points(saved.environment.name, saved.method, points)
 
 
-def write(found: Points, path: Path) -> None:
-    """Writes the points as a .csv file, or draws them as a .png file."""
-    durable.write(path, (_table if path.suffix == ".csv" else _picture)(found))
+def evaluate_runs(
+    root: str | Path, num_episodes: int, seed: int, thresholds: Sequence[float | None], *more: Any
+) -> list[Points]:
+    """Plays all finished runs below a folder. Returns the points of each task and method: means over its runs.
+
+    `episodes` of a summary is then the number of runs, and `return_std` is over them. Arguments as of `evaluate_conditions`;
+    thresholds are for the methods that have one.
+    """
+    groups: dict[tuple[str | None, str], list[Points]] = {}
+    for r in run_records.find(Path(root)):
+        if r.status == "finished":
+            folder = RunFolder(Path(root) / r.folder)
+            has = any(name.endswith(".switch_threshold") for name in layout.parse_bindings(folder.config.read_text()))
+            found = evaluate_conditions(folder.path, num_episodes, seed, thresholds if has else (None,), *more)
+            groups.setdefault((r.task, r.method), []).append(found)
+    if not groups:
+        raise TaacError(f"{root} holds no finished run")
+    return [_mean_of(runs) for runs in groups.values()]
 
 
-def _table(found: Points) -> bytes:
-    """Returns a CSV file: the condition, then the columns of `EpisodeSummary`."""
+def _mean_of(runs: list[Points]) -> Points:
+    points = []
+    for same in zip(*(of.points for of in runs), strict=True):
+        each = [point.summary for point in same]
+        names = [name for name in EpisodeSummary._fields if name != "info"]
+        means: dict[str, Any] = {name: float(np.mean([getattr(s, name) for s in each])) for name in names}
+        means |= {"episodes": len(runs), "return_std": float(np.std([s.return_mean for s in each])), "info": {}}
+        points.append(Point(same[0].condition, each[0]._replace(**means)))
+    return runs[0]._replace(points=points)
+
+
+def table_of_runs(found: Sequence[Points]) -> str:
+    """Returns the means over runs as text, a table for each environment and a line for each method and condition."""
+    text = []
+    for environment, of_environment in itertools.groupby(found, key=lambda points: points.environment):
+        text += [f"{printable(environment)}, greedy episodes of finished runs:\n", f"{'method':<24} runs {HEAD}"]
+        for points in of_environment:
+            text += [f"{printable(points.method):<24} {p.summary.episodes:>4} {p}" for p in points.points]
+    return "\n".join([*text, *_legend("runs")])
+
+
+def write(found: Points | Sequence[Points], path: Path) -> None:
+    """Writes the points as a .csv file, or draws those of one run as a .png file."""
+    durable.write(path, _picture(found) if isinstance(found, Points) and path.suffix == ".png" else _table(found))
+
+
+def _table(found: Points | Sequence[Points]) -> bytes:
+    """Returns a CSV file: of several runs task and method, then the condition and the columns of `EpisodeSummary`."""
+    several = [] if isinstance(found, Points) else ["task", "method"]
     file = io.StringIO()
     writer = csv.writer(file)
-    writer.writerow((*Condition._fields, *found.points[0].summary.numbers()))
-    writer.writerows((*point.condition, *point.summary.numbers().values()) for point in found.points)
+    for i, of in enumerate([found] if isinstance(found, Points) else found):
+        if i == 0:
+            names = ("runs" if several and name == "episodes" else name for name in of.points[0].summary.numbers())
+            writer.writerow((*several, *Condition._fields, *names))
+        told = (of.environment, of.method) if several else ()
+        writer.writerows((*told, *point.condition, *point.summary.numbers().values()) for point in of.points)
     return file.getvalue().encode()
 
 

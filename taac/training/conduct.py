@@ -287,7 +287,7 @@ def headline(trainer: Trainer, loaded: Config, operative: str) -> list[str]:
     asked = [place for place in places if Path(place).parts[-2:] not in included]
     default = f"gin/tasks/{shipped.DEFAULT_TASK}.gin"
     asked = [f"{place} (no task file names this environment)" if place == default else place for place in asked]
-    chosen = [b for b in loaded.bindings.values() if b.where.startswith("--") and b.where != "--task"]
+    chosen = [b for b in loaded.bindings.values() if b.where.startswith("--") and b.where != "--task" and b.name != "method"]
     constant = trainer.update_ratio.constant
     told = layout.deciding(layout.parse_bindings(operative), None if constant is None else float(constant))
     return [

@@ -11,7 +11,7 @@ import pytest
 import taac
 from taac.api import evaluating
 from taac.pictures.panels import panels
-from taac.playing.conditions import Condition, Point, Points, write
+from taac.playing.conditions import Condition, Point, Points, evaluate_runs, table_of_runs, write
 from taac.runs.layout import EpisodeSummary
 
 
@@ -30,6 +30,28 @@ def test_each_combination_is_a_point_in_the_same_episodes(trained, tmp_path):
     assert repr(found).startswith("taac on Pendulum-v1, 2 greedy episodes each:") and "mean return over holds" in repr(found)
     with open(tmp_path / "points.csv") as file:
         assert [float(row["return_mean"]) for row in csv.DictReader(file)] == [p.summary.return_mean for p in found.points]
+
+
+def test_of_many_runs_the_means_of_each_method_are_over_its_runs(tmp_path):
+    from tests.api.small import SMALL
+
+    for method, seed in ("taac", 0), ("taac", 1), ("sac", 0):
+        taac.train("Pendulum-v1", method, root_dir=tmp_path / method / f"seed_{seed}", seed=seed, **SMALL)
+    found = evaluate_runs(tmp_path, 2, 5, (0.0, 0.5), (1,), (0, 3), False, False)
+    assert [(of.method, [p.condition for p in of.points]) for of in found] == [
+        ("sac", [Condition(None, 1, delay) for delay in (0, 3)]),
+        ("taac", [Condition(threshold, 1, delay) for delay in (0, 3) for threshold in (0.0, 0.5)]),
+    ]
+    folders = [tmp_path / "taac" / f"seed_{seed}" for seed in (0, 1)]
+    each = [taac.evaluate(folder, num_episodes=2, seed=5, delay=3).points[0].summary for folder in folders]
+    mean, returns = found[1].points[3].summary, [s.return_mean for s in each]
+    assert (mean.episodes, mean.return_mean, mean.return_std) == (2, np.mean(returns), np.std(returns))
+    assert mean.decisions == np.mean([s.decisions for s in each])
+    write(found, tmp_path / "x.csv")
+    rows = [*csv.DictReader((tmp_path / "x.csv").read_text().splitlines())]
+    assert [(row["method"], row["runs"]) for row in rows] == [("sac", "1")] * 2 + [("taac", "2")] * 4
+    lines = table_of_runs(found).splitlines()
+    assert lines[0] == "Pendulum-v1, greedy episodes of finished runs:" and lines[6].split()[:5] == ["taac", "2", "0", "0.5", "1"]
 
 
 def test_the_best_agent_may_be_asked_for(trained, monkeypatch):

@@ -352,6 +352,7 @@ def test_the_command_and_the_example_that_needs_no_taac(tmp_path, ending):
         first, *leaves = (leaf.numpy() for leaf in policy.example(64))
         inputs, at = [np.zeros_like(first), *leaves], policy.names.outputs.index("switch")
         assert policy_files.load(path)(inputs)[at].any() and not policy_files.load(patient)(inputs)[at].any()
+        assert not any(p.requires_grad for p in torch.export.load(path).module().parameters())
         return
     onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'taac[onnx]'")
     played = command(["play", f"--root_dir={run}", "--num_episodes=1", "--seed=0"])
