@@ -27,7 +27,7 @@ def comparisons(tasks: Iterable[str] = STEPS, seeds: int = SEEDS) -> Iterator[li
     for task in tasks:
         far = task == "MountainCarContinuous-v0"
         noise = ["--set", "exploration_noise=0.3"] if far else []
-        coin = ["--set", "skip_epsilon=0.3"] if far else []  # TempoRL's program has one number for both
+        coin = ["--set", "TempoRLTd3Algorithm.skip_epsilon=0.3"] if far else []  # TempoRL's program has one number for both
         budget = ["--num_env_steps", str(STEPS[task]), "--set", f"evaluation_interval={INTERVAL}", "--seeds", str(seeds)]
         skips, published = SKIPS[task], "gin/tla/published.gin"
         sizes = {"action_repeat": skips, "segment_length": skips + 1, "batch_size": round(256 / skips)}  # 256 transitions

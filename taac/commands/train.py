@@ -92,7 +92,7 @@ def run() -> None:
         joined.leave()
     if not joined.first:
         return
-    if trainer.stopped is not None:
+    if trainer.stopped is not None and trainer.env_steps < trainer.num_env_steps:
         print(printable(f"stopped early: {trainer.stopped}"))
     final = trainer.evaluation
     assert final is not None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Dict, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector.utils import batch_space
 
 from taac import configuration, nest, specs
@@ -122,10 +122,11 @@ def _play(env: gymnasium.Env) -> tuple[list[tuple[int, bool]], int, float]:
     ends: list[tuple[int, bool]] = []
     steps, seconds = 0, 0.0
     while len(ends) < EPISODES and steps < STEPS:
-        _check_observation(env, _reset(env, None if ends else 0), "at reset")
+        observation = _reset(env, None if ends else 0)
+        _check_observation(env, observation, "at reset")
         length, done = 0, False
         while not done and steps < STEPS:
-            action = env.action_space.sample()
+            action = _sampled(env.action_space, observation)
             start = time.perf_counter()
             try:
                 observation, reward, terminated, truncated, _ = env.step(action)
@@ -145,6 +146,14 @@ def _play(env: gymnasium.Env) -> tuple[list[tuple[int, bool]], int, float]:
         if done:
             ends.append((length, bool(terminated)))
     return ends, steps, seconds
+
+
+def _sampled(space: gymnasium.Space, observation: Any) -> Any:
+    """Samples an action: a choice among those that the observation's mask allows, if it has one."""
+    mask = observation.get(specs.ACTION_MASK) if isinstance(observation, dict) else None
+    if mask is None or not isinstance(space, Discrete):
+        return space.sample()
+    return space.sample(np.asarray(mask).astype(np.int8))
 
 
 def _reset(env: gymnasium.Env, seed: int | None) -> Any:
@@ -244,7 +253,7 @@ def _seeding(make: Callable[[], gymnasium.Env]) -> Finding:
         steps: list[Any] = [_bytes(observation)]
         done = False
         while not done and len(steps) < 200:
-            observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+            observation, reward, terminated, truncated, _ = env.step(_sampled(env.action_space, observation))
             steps.append((_bytes(observation), np.asarray(reward).tolist(), bool(terminated), bool(truncated)))
             done = bool(terminated or truncated)
         return steps
@@ -290,7 +299,11 @@ def _as_in_training(env_name: str) -> Finding:
         actions.seed(0)
         before, lasts = environment.reset(0), 0
         for _ in range(300):
-            now = environment.step(spaces.to_unit("random play", environment.action_space, actions.sample()))
+            drawn, observation = actions.sample(), before.observation
+            if isinstance(environment.action_space, Discrete) and isinstance(observation, dict) and "action_mask" in observation:
+                weights = observation["action_mask"].float() + 1e-6 * before.is_last().unsqueeze(-1)  # where none may be left
+                drawn = weights.multinomial(1).squeeze(-1).numpy()
+            now = environment.step(spaces.to_unit("random play", environment.action_space, drawn))
             if not torch.equal(before.is_last(), now.is_first()):
                 return Finding(False, "no new episode begins after one has ended", "reset must work after any episode")
             lasts, before = lasts + int(now.is_last().sum()), now

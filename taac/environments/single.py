@@ -338,7 +338,7 @@ class EpisodeInfo(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env, names: Sequence[str]):
         super().__init__(env)
         split = [name.rpartition(":") for name in names]
-        self._names = [(key, how) if how in _RESULTS else (name, "last") for name, (key, _, how) in zip(names, split)]
+        self._names = [(key, how) if key and how in _RESULTS else (name, "last") for name, (key, _, how) in zip(names, split)]
         self._found: list[list[float]] = []
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:

@@ -383,7 +383,7 @@ class Learner:
             "growth": self.growth.state_dict(),
             "means": self.means.state_dict(),
             "products": self.products,  # the choice that "auto" made, as below
-            "compiled": self.agent.compiled,
+            "compiled": self.runs_compiled,
             "num_updates": self.num_updates,
             "gradient_norm": self._gradient_norm(),
             "losses": {tag: v.detach() if isinstance(v, torch.Tensor) else float(v) for tag, v in self.losses.items()},

@@ -15,7 +15,7 @@ from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import NotTrusted, TaacError
 from taac.ops.schedules import Schedules
-from taac.runs import checkpoint, files, own_runs
+from taac.runs import checkpoint, files, layout, own_runs
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import warn_user
 from taac.training import experiment
@@ -68,6 +68,8 @@ def load_saved(
     method = run_records.method_of(folder.path, folder.read_run())
     saved = (folder.best if best else folder.checkpoints).newest()
     _load_configuration(folder, trusted)
+    if "engine" in environment_arguments and layout.read_bindings(folder.path).get("create_environment.engine") == "'envpool'":
+        environment_arguments["env_kwargs"] = None  # the run's are for envpool
     environment = configuration.build(
         lambda: create_environment(num_envs=1, asynchronous=False, evaluating=True, **environment_arguments)
     )

@@ -39,10 +39,12 @@ def changes(held: str, asked: str) -> dict[str, tuple[str, str]]:
 
 
 def continues(held: str, asked: str, changed: Collection[str] = ()) -> bool:
-    """Returns whether a run of `asked` may resume from a checkpoint of one of `held`. They may differ in settings `changed`."""
-    found, other = lengths(held, asked), changes(held, asked)
-    longer = found is not None and found[0] < found[1]
-    return held == asked or longer or (bool(other) and other.keys() <= set(changed))
+    """Returns whether a run of `asked` may resume from a checkpoint of `held`: longer, or with other values of `changed`."""
+    before, after = (_total(layout.parse_bindings(text)) for text in (held, asked))
+    longer = before == after or (before is not None and after is not None and before < after)
+    rest = [_OF_TOTAL.sub("", text) for text in (held, asked)]
+    found = changes(*rest)
+    return longer and (rest[0] == rest[1] or (bool(found) and found.keys() <= set(changed)))
 
 
 def changed_in(run: Mapping[str, Any]) -> set[str]:
@@ -77,11 +79,15 @@ def following_length(config: str) -> list[str]:
     return sorted(found | ({_BETA} if beta is not None and not re.fullmatch(r"0(\.0*)?", beta) else set()))
 
 
+def is_of_ratio(name: str, config: str) -> bool:
+    """Returns whether a setting is one of the schedule that the ratio of updates follows."""
+    return _unresolved(config).get(_RATIO) == f"@{name.rpartition('.')[0]}()"
+
+
 def refuse_ratio(config: str) -> None:
     """Raises TaacError for a run whose ratio of updates follows its length: another length would have earned other updates."""
-    ratio = _unresolved(config).get(_RATIO, "")
     for name in following_length(config):
-        if ratio == f"@{name.rpartition('.')[0]}()":
+        if is_of_ratio(name, config):
             raise TaacError(
                 f"this run cannot be extended: {_RATIO} follows its length, by {name} = %{MACRO}, so a longer run would have "
                 "taken other updates from the start; train a new run"

@@ -92,7 +92,8 @@ class Attributes:
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         for name, value in state.items():
-            self.set(name, value)
+            if self._find(name).parameter not in self._schedules.values:  # --resume_with may have put a schedule there
+                self.set(name, value)
 
     def as_built(self) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """Returns the values that settings gave: of the attributes that start from one, and of the optimizer's groups."""
@@ -106,9 +107,10 @@ class Attributes:
         """
         optimizer = self._learner.optimizer
         kinds = {kind.__name__ for one in each(optimizer) for kind in type(one).__mro__}
-        rates = any(name.endswith("learning_rate") for name in changed)
         others = any(name.endswith(_OF_GROUPS) or re.split(r"[./]", name)[-2] in kinds for name in changed)
-        for group, values in zip(optimizer.param_groups, built[1], strict=True):
+        names = zip(self._learner.group_names, self._learner.rate_names, strict=True)
+        for (name, rate), group, values in zip(names, optimizer.param_groups, built[1], strict=True):
+            rates = not {rate, f"Learner.{name}_learning_rate"}.isdisjoint(changed)  # the latter if it was or is its own
             group.update({name: value for name, value in values.items() if (rates if name == "lr" else others)})
         words = {name.rpartition(".")[2].replace("min_prob", "target_entropy") for name in changed}
         for name in list(self._set):

@@ -244,6 +244,11 @@ def check_batches(
         raise TaacError(f"Trainer.batch_size must be {smallest} or more with {type(replay).__name__}, got {least}")
     if monitor is not None and hasattr(monitor, "check"):
         monitor.check(replay)
+    check_sizes(batch_size, agent)
+
+
+def check_sizes(batch_size: int | Schedule, agent: Agent) -> None:
+    """Refuses many sizes of batches for a compiled agent."""
     if isinstance(batch_size, Schedule) and agent.compiled and not batch_size.in_steps:
         raise TaacError(
             f"create_agent.compile compiles the update for each batch size, and Trainer.batch_size takes too many "

@@ -202,7 +202,13 @@ def _check_changes(trainer: Trainer, folder: RunFolder, operative: str) -> None:
     """Refuses changes of settings that cannot be made, before anything is read but the configuration."""
     if not (found := extension.changes(files.read_text(folder.config), operative)):
         raise TaacError(f"--resume_with changes nothing: the run in {folder.path} has these values already")
-    _refuse_fixed(found)
+    _refuse_fixed(found, operative)
+    price = getattr(trainer.agent.algorithm, "decision_price", None)
+    if price is not None and price.target_rate is not None and f"{price.owner}.decision_price" in found:
+        raise TaacError(
+            f"--resume_with: {price.owner}.decision_price is where the price that target_decision_rate learns began, and nothing "
+            "would change: give another target_decision_rate"
+        )
     if not trainer.parallel.alone:
         raise TaacError("--resume_with is for runs of one process: several ranks could not agree on what has changed")
     if folder.read_run().get("status") == "finished":
@@ -211,9 +217,10 @@ def _check_changes(trainer: Trainer, folder: RunFolder, operative: str) -> None:
         raise TaacError(f"--resume_with: {folder.path} has no checkpoint yet; begin the run again, in another folder")
 
 
-def _refuse_fixed(found: Mapping[str, tuple[str, str]]) -> None:
+def _refuse_fixed(found: Mapping[str, tuple[str, str]], operative: str) -> None:
     """Refuses changed settings, values before and after by name, of which one cannot change; names each that cannot."""
-    if fixed := [f"{name} = {new}, not {old}" for name, (old, new) in found.items() if not _may_change(name, old, new)]:
+    fixed = [name for name, values in found.items() if not _may_change(name, *values) or extension.is_of_ratio(name, operative)]
+    if fixed := [f"{name} = {found[name][1]}, not {found[name][0]}" for name in fixed]:
         raise TaacError(
             "--resume_with changes numbers of the learner, optimizer, algorithm, losses, signals and explorer, and "
             f"{', '.join(_OF_LOOP)}. What was stored, counted or drawn so far depends on the rest: {'; '.join(fixed)}; "

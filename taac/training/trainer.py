@@ -25,7 +25,7 @@ from taac.runs.frame_chunks import FrameChunks
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.training.attributes import Attribute, Attributes
-from taac.training.checks import check_batches, check_segments
+from taac.training.checks import check_batches, check_segments, check_sizes
 from taac.training.compilation import compile_if_it_pays
 from taac.training.data_parallel_files import SharedSaver
 from taac.training.hooks import Hooks
@@ -327,6 +327,9 @@ class Trainer:
         held = self.saver.restore(folder, config, ("replay",) if forget_replay else ())
         if self.ranks.first:  # several go on with the same settings
             self.attributes.renew(built, extension.changes(held, config or files.read_text(folder.config)))
+        for one in self.scheduled:  # the run may have been compiled before its batches followed a schedule
+            if one.name == "Trainer.batch_size":
+                check_sizes(one.schedule, self.agent)
         updates, earned = self.learner.num_updates, self.update_ratio.updates_earned(self.env_steps)
         if updates < 0 or earned - updates > self.num_env_steps * max(1.0, float(self.update_ratio.ratio)):  # without end
             raise TaacError(

@@ -34,12 +34,13 @@ class Telling(gymnasium.Env):
     def step(self, action):
         self._t += 1
         told = 10.0 * self._e + self._t
-        return np.zeros(1, np.float32), 1.0, False, self._t >= 3, {"told": told, "at:2": np.array(self._t == 2), "noise": "x"}
+        info = {"told": told, "at:2": np.array(self._t == 2), "noise": "x", "sum": told}
+        return np.zeros(1, np.float32), 1.0, False, self._t >= 3, info
 
 
 gymnasium.register("taac-test/Telling-v0", Telling)
 NAME = "tests.environments.test_episode_info:taac-test/Telling-v0"
-NAMES = ("told", "told:sum", "told:mean", "told:max", "told:min", "at:2", "at:2:sum")
+NAMES = ("sum", "told", "told:sum", "told:mean", "told:max", "told:min", "at:2", "at:2:sum")
 
 
 @pytest.mark.parametrize("repeat, asynchronous", [(1, False), (2, False), (1, True)])
@@ -54,14 +55,14 @@ def test_an_episode_tells_its_numbers_where_it_ends(repeat, asynchronous):
         for i in np.flatnonzero(step.is_last().numpy()):
             last = environment.episode_info[i, 0]
             assert last % 10 == 3
-            np.testing.assert_allclose(environment.episode_info[i], [last, 3 * last - 3, last - 1, last, last - 2, 0, 1])
+            np.testing.assert_allclose(environment.episode_info[i], [last, last, 3 * last - 3, last - 1, last, last - 2, 0, 1])
             ended += 1
     environment.close()
     assert ended >= 4
 
 
 @pytest.mark.parametrize(
-    "info, said", [(("tol",), "'tol'.*the last at:2, noise, told"), (("a,b",), "letters"), (("told", "told"), "twice")]
+    "info, said", [(("tol",), "'tol'.*the last at:2, noise, sum, told"), (("a,b",), "letters"), (("told", "told"), "twice")]
 )
 def test_a_name_that_the_info_never_has_is_refused(info, said):
     with pytest.raises(TaacError, match=said):

@@ -194,3 +194,17 @@ def test_an_environment_that_cannot_be_created_is_an_error(monkeypatch):
         found_in(monkeypatch, {"__init__": not_made})
     with pytest.raises(TaacError, match=r"Pendulun-v1.*doesn't exist"):
         examine("Pendulun-v1")
+
+
+def test_choices_that_a_mask_forbids_are_not_tried(monkeypatch):
+    def step(self, action):
+        assert self.allowed[action]
+        return Sound.step(self, action)
+
+    def observe(self):
+        self.allowed = (self.np_random.permutation(3) < 2).astype(np.int8)
+        return {"seen": Sound.observe(self), "action_mask": self.allowed}
+
+    masked = {"seen": Sound.observation_space, "action_mask": spaces.MultiBinary(3)}
+    changes = {"step": step, "observe": observe, "observation_space": spaces.Dict(masked), "action_space": spaces.Discrete(3)}
+    assert all(finding.ok for finding in found_in(monkeypatch, changes))

@@ -11,6 +11,7 @@ import pytest
 from experiments.sparing import __main__ as published
 from experiments.sparing import conditions, pairs, reproduced
 from experiments.sparing.reproduced import Row
+from tests import forked
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,9 @@ def test_what_runs_is_what_the_published_rows_are_of():
     asked = {(words[1], Path(words[3]).stem) for words in published.comparisons()}
     assert asked == set(reproduced.PUBLISHED)
     assert len(list(published.comparisons(["Pendulum-v1"], seeds=2))) == 3
+    for words in published.comparisons(["MountainCarContinuous-v0"]):  # which has more settings than the others
+        done = forked.run(["compare", "--root_dir=x", "--dry_run", *words], cwd=Path())
+        assert done.returncode == 0, done.stderr
 
 
 def test_conditions_are_played_once(tmp_path, monkeypatch):

@@ -238,9 +238,9 @@ def test_which_settings_can_change(tmp_path, param, names):
     changes_made = extension.changes(held, configuration.operative_config())
     assert changes_made and not (names is None and extension.continues(held, configuration.operative_config()))
     if names is None:
-        return conduct._refuse_fixed(changes_made)
+        return conduct._refuse_fixed(changes_made, configuration.operative_config())
     with pytest.raises(TaacError, match="nothing was changed") as error:
-        conduct._refuse_fixed(changes_made)
+        conduct._refuse_fixed(changes_made, configuration.operative_config())
     assert all(name in str(error.value) for name in names)
 
 
@@ -276,6 +276,47 @@ def test_a_changed_setting_ends_what_a_hook_had_set_of_it_and_nothing_else(tmp_p
     assert trainer.attributes.get("target_entropy/action") == -3 and trainer.attributes.state_dict() == {"max_grad_norm": 0.5}
     assert (trainer.attributes.get("gamma"), trainer.attributes.get("target_tau")) == (0.75, 0.125)
     assert trainer.agent.reward_normalizer.gamma == 0.75
+
+
+def test_the_schedule_of_the_ratio_of_updates_cannot_change():
+    held = config(70, "UpdateRatio.updates_per_env_step = @a/LinearSchedule()\na/LinearSchedule.end = 1.0\n")
+    asked = held.replace("1.0", "4.0")
+    with pytest.raises(TaacError, match=r"a/LinearSchedule\.end = 4\.0, not 1\.0; nothing was changed"):
+        conduct._refuse_fixed(extension.changes(held, asked), asked)
+
+
+def test_a_run_may_be_longer_and_have_changed():
+    """As after an extension that diverged before its first checkpoint."""
+    other = config(120, "Learner.extra = 1\n")
+    assert extension.continues(config(70), other, ["Learner.extra"]) and not extension.continues(config(70), other, ["Learner.b"])
+    assert not extension.continues(config(200), other, ["Learner.extra"])
+
+
+def test_a_learnt_price_has_begun(tmp_path):
+    own = ("num_env_steps = 120", "TaacAlgorithm.target_decision_rate = 0.3")
+    run(tmp_path / "run", *SHORT, *own, stop=80)
+    with pytest.raises(TaacError, match=r"TaacAlgorithm\.decision_price is where the price .* began"):
+        resumed_with(tmp_path / "run", *own, "TaacAlgorithm.decision_price = 5.0")
+
+
+def test_a_change_leaves_other_rates_and_may_put_a_schedule_where_a_hook_had_set_a_number(tmp_path, monkeypatch):
+    own = ("num_env_steps = 120", "Learner.max_grad_norm = 40.0")
+    begun, folder = build(*SHORT, *own), RunFolder(tmp_path / "run")
+    folder.begin(configuration.operative_config(), {"seed": 0})
+    for name, value in (("learning_rate/actor", 0.25), ("max_grad_norm", 0.5), ("batch_size", 8)):
+        begun.attributes.set(name, value)
+    begun.train(folder, stop=lambda: begun.env_steps >= 80)
+    begun.close()
+    sizes = []
+    monkeypatch.setattr("taac.training.trainer.check_sizes", lambda size, agent: sizes.append(size.bounds))
+    norm = ["Learner.max_grad_norm = @n/LinearSchedule()", "n/LinearSchedule.start = 3.0", "n/LinearSchedule.end = 1.0",
+            "n/LinearSchedule.env_steps = 120"]  # fmt: skip
+    batch = ["batch_size = @b/LinearSchedule()", "b/LinearSchedule.start = 16", "b/LinearSchedule.end = 32",
+             "b/LinearSchedule.env_steps = 120"]  # fmt: skip
+    trainer, _ = resumed_with(folder.path, *own[:1], *norm, *batch, "Learner.critic_learning_rate = 0.125")
+    trainer.close()
+    rates = {name: trainer.attributes.get(f"learning_rate/{name}") for name in ("actor", "critic")}
+    assert rates == {"actor": 0.25, "critic": 0.125} and sizes == [(16, 32)] and trainer.attributes.state_dict() == {}
 
 
 def test_a_change_that_the_checkpoint_does_not_fit_leaves_the_run_as_it_is(tmp_path):
