@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 
 from absl import flags as absl_flags
 
@@ -28,7 +29,6 @@ def run() -> None:
     from taac.playing.pictures import new_file
     from taac.playing.saved_agent import load_saved
     from taac.runs import layout
-    from taac.runs.run_folder import RunFolder
 
     path = new_file("--output", given.output, *policy_files.FORMATS)
     if path is None:
@@ -38,7 +38,7 @@ def run() -> None:
     saved = load_saved(flags.root_dir(), best=given.best, trusted=given.trust, switch_threshold=given.switch_threshold)
     with contextlib.closing(saved.environment) as environment:
         policy = ExportedPolicy(saved.agent, environment)
-        bound = layout.parse_bindings(RunFolder(flags.root_dir()).config.read_text())
+        bound = layout.read_bindings(Path(flags.root_dir()))
         of_environment = {n.partition(".")[2]: value for n, value in bound.items() if n.startswith("create_environment.")}
         about = {"method": saved.method, "env_steps": saved.env_steps, "environment_settings": of_environment}
         if (threshold := saved.agent.algorithm.switch_threshold) is not None:

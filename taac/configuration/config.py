@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import gin
@@ -15,7 +16,7 @@ from taac.configuration.gin_state import enclosing_scopes, short
 from taac.errors import TaacError, nearest
 
 BACKBONE = ("CriticEnsemble.body", "CriticEnsemble.returns")  # what critics of another class leave unused
-# What files of this package would have to share: the later would silently leave nothing of the earlier.
+# Of what a part that is added to a method would silently leave nothing of another file's.
 SINGLE = (
     "ActorCriticAlgorithm.actor_regularizers", "create_environment.wrappers", "create_collector.explorer",
     "create_experiment.demonstrations_ctor",
@@ -27,8 +28,8 @@ _CLIP = "reward_clip"  # the macro, and the parameter of `create_agent`
 class Config:
     """The bindings in force, and checks of them. gin holds a copy of their values, from which it builds.
 
-    Of the bindings, a later one replaces an earlier one of the same parameter; in `SINGLE`, not that of another shipped file.
-    `imports` names the modules that the files import.
+    Of the bindings, a later one replaces an earlier one of the same parameter; in `SINGLE`, a part of this package not that of
+    another of its files. `imports` names the modules that the files import.
     """
 
     def __init__(self, bindings: Iterable[Binding], imports: Iterable[str] = ()):
@@ -41,7 +42,8 @@ class Config:
             if (before := self.bindings.get(b.key)) is not None:
                 if b.shipped and b.parameter in BACKBONE and b.line != before.line:
                     self._outdone.append(f"{before} has no effect: {b} replaces it")
-                if b.shipped and before.shipped and b.parameter in SINGLE and b.line != before.line:
+                part = Path(b.where.rpartition(":")[0]).parent.name in ("gin", "backbones")  # a file that is added to a method
+                if part and b.shipped and before.shipped and b.parameter in SINGLE and b.line != before.line:
                     lost.append(before)
                 replaced.append(before.value)
             self.bindings[b.key] = b

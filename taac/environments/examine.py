@@ -150,10 +150,10 @@ def _play(env: gymnasium.Env) -> tuple[list[tuple[int, bool]], int, float]:
 
 def _sampled(space: gymnasium.Space, observation: Any) -> Any:
     """Samples an action: a choice among those that the observation's mask allows, if it has one."""
-    mask = observation.get(specs.ACTION_MASK) if isinstance(observation, dict) else None
-    if mask is None or not isinstance(space, Discrete):
-        return space.sample()
-    return space.sample(np.asarray(mask).astype(np.int8))
+    mask: Any = observation.get(specs.ACTION_MASK) if isinstance(observation, dict) else None
+    if isinstance(space, Discrete) and np.shape(mask) == (space.n,) and np.isin(mask, (0, 1)).all():
+        return space.sample(np.asarray(mask).astype(np.int8))
+    return space.sample()
 
 
 def _reset(env: gymnasium.Env, seed: int | None) -> Any:
@@ -297,12 +297,13 @@ def _as_in_training(env_name: str) -> Finding:
     with contextlib.closing(create_environment(env_name, 2)) as environment:
         actions = batch_space(environment.action_space, 2)
         actions.seed(0)
+        environment.action_space.seed(0)
         before, lasts = environment.reset(0), 0
         for _ in range(300):
             drawn, observation = actions.sample(), before.observation
             if isinstance(environment.action_space, Discrete) and isinstance(observation, dict) and "action_mask" in observation:
-                weights = observation["action_mask"].float() + 1e-6 * before.is_last().unsqueeze(-1)  # where none may be left
-                drawn = weights.multinomial(1).squeeze(-1).numpy()
+                masks = observation["action_mask"].numpy() | before.is_last().unsqueeze(-1).numpy()  # where none may be left
+                drawn = np.array([_sampled(environment.action_space, {specs.ACTION_MASK: mask}) for mask in masks])
             now = environment.step(spaces.to_unit("random play", environment.action_space, drawn))
             if not torch.equal(before.is_last(), now.is_first()):
                 return Finding(False, "no new episode begins after one has ended", "reset must work after any episode")

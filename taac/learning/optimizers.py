@@ -71,6 +71,14 @@ def groups_of_signals(agent: Agent) -> list[ParameterGroup]:
     ]  # fmt: skip
 
 
+def own_rates(group: str) -> list[str]:
+    """Returns the bindings from which a group may have its learning rate, but for the learner's."""
+    found = [group]
+    while found[-1] in _FALLS_BACK_ON:
+        found.append(_FALLS_BACK_ON[found[-1]])
+    return [f"Learner.{name}_learning_rate" for name in found]
+
+
 def own_or_fallback(group: str, given: Collection[str]) -> str | None:
     """Returns the group among `given` whose setting applies to a group: itself, or one that it falls back on; None if none."""
     while group not in given and group in _FALLS_BACK_ON:

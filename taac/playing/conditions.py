@@ -19,14 +19,14 @@ from scipy import integrate
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
 from taac.algorithms.agent import Agent
-from taac.analysis.readers import run_records
+from taac.analysis.readers import comparable, groups, run_records
 from taac.analysis.statistics.intervals import CONFIDENCE, student_quantile
 from taac.data_structures import AlgStep, Nest, TimeStep
 from taac.environments.delays import ActionDelay
 from taac.errors import TaacError
 from taac.pictures.panels import panels
 from taac.playing.saved_agent import load_saved
-from taac.runs import durable, layout
+from taac.runs import durable
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import printable
@@ -194,21 +194,22 @@ def evaluate_conditions(
 def evaluate_runs(
     root: str | Path, num_episodes: int, seed: int, thresholds: Sequence[float | None], *more: Any
 ) -> list[Points]:
-    """Plays all finished runs below a folder. Returns the points of each task and method: means over its runs.
+    """Plays the finished runs with checkpoints below a folder. Returns the points of each task and method: means over its runs.
 
     `episodes` of a summary is then the number of runs, and `return_std` is over them. Arguments as of `evaluate_conditions`;
-    thresholds are for the methods that have one.
+    thresholds are for the methods that have one. Runs of a method with other settings are told apart as in reports.
     """
-    groups: dict[tuple[str | None, str], list[Points]] = {}
-    for r in run_records.find(Path(root)):
-        if r.status == "finished":
-            folder = RunFolder(Path(root) / r.folder)
-            has = any(name.endswith(".switch_threshold") for name in layout.parse_bindings(folder.config.read_text()))
-            found = evaluate_conditions(folder.path, num_episodes, seed, thresholds if has else (None,), *more)
-            groups.setdefault((r.task, r.method), []).append(found)
-    if not groups:
-        raise TaacError(f"{root} holds no finished run")
-    return [_mean_of(runs) for runs in groups.values()]
+    records = [r for r in run_records.find(Path(root)) if r.status == "finished"]
+    records = [r for r in groups.labelled(records)[0] if RunFolder(Path(root) / r.folder).has_checkpoints()]
+    if not records:
+        raise TaacError(f"{root} holds no finished run with a checkpoint")
+    comparable.refuse_mixtures(records, False)
+    found: dict[tuple[str | None, str], list[Points]] = {}
+    for r in records:
+        own = thresholds if any(name.endswith(".switch_threshold") for name in r.settings) else (None,)
+        played = evaluate_conditions(Path(root) / r.folder, num_episodes, seed, own, *more)
+        found.setdefault((r.task, r.method), []).append(played._replace(method=r.method))
+    return [_mean_of(runs) for runs in found.values()]
 
 
 def _mean_of(runs: list[Points]) -> Points:

@@ -18,7 +18,7 @@ from taac.algorithms.temperature import Temperature
 from taac.errors import TaacError, nearest
 from taac.learning.diagnostics import reward_parts
 from taac.learning.learner import Learner
-from taac.learning.optimizers import each
+from taac.learning.optimizers import each, own_rates
 from taac.networks import RewardScaler
 from taac.ops.schedules import Schedules
 
@@ -91,9 +91,11 @@ class Attributes:
         return dict(self._set)
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        for name, value in state.items():
-            if self._find(name).parameter not in self._schedules.values:  # --resume_with may have put a schedule there
-                self.set(name, value)
+        known = self._known()
+        for name in state.keys() & known.keys():  # None may have been put in the place of one
+            entropy = name.startswith("target_entropy/") and isinstance(known[name].get(), torch.Tensor)
+            if not (entropy or known[name].parameter in self._schedules.values):  # a schedule was
+                self.set(name, state[name])
 
     def as_built(self) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """Returns the values that settings gave: of the attributes that start from one, and of the optimizer's groups."""
@@ -109,8 +111,9 @@ class Attributes:
         kinds = {kind.__name__ for one in each(optimizer) for kind in type(one).__mro__}
         others = any(name.endswith(_OF_GROUPS) or re.split(r"[./]", name)[-2] in kinds for name in changed)
         names = zip(self._learner.group_names, self._learner.rate_names, strict=True)
+        unscoped = {name.rpartition("/")[2] for name in changed}
         for (name, rate), group, values in zip(names, optimizer.param_groups, built[1], strict=True):
-            rates = not {rate, f"Learner.{name}_learning_rate"}.isdisjoint(changed)  # the latter if it was or is its own
+            rates = not {rate, *own_rates(name)}.isdisjoint(unscoped)
             group.update({name: value for name, value in values.items() if (rates if name == "lr" else others)})
         words = {name.rpartition(".")[2].replace("min_prob", "target_entropy") for name in changed}
         for name in list(self._set):

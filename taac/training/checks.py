@@ -252,7 +252,8 @@ def check_sizes(batch_size: int | Schedule, agent: Agent) -> None:
     if isinstance(batch_size, Schedule) and agent.compiled and not batch_size.in_steps:
         raise TaacError(
             f"create_agent.compile compiles the update for each batch size, and Trainer.batch_size takes too many "
-            f"({batch_size}): bind a PiecewiseSchedule of few sizes, without interpolate, or create_agent.compile = False"
+            f"({batch_size}): bind a PiecewiseSchedule of few sizes, without interpolate, or create_agent.compile = False in a "
+            "new run"
         )
 
 

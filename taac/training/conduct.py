@@ -204,10 +204,10 @@ def _check_changes(trainer: Trainer, folder: RunFolder, operative: str) -> None:
         raise TaacError(f"--resume_with changes nothing: the run in {folder.path} has these values already")
     _refuse_fixed(found, operative)
     price = getattr(trainer.agent.algorithm, "decision_price", None)
-    if price is not None and price.target_rate is not None and f"{price.owner}.decision_price" in found:
+    if price is not None and price.target_rate is not None and any(name.endswith("Algorithm.decision_price") for name in found):
         raise TaacError(
-            f"--resume_with: {price.owner}.decision_price is where the price that target_decision_rate learns began, and nothing "
-            "would change: give another target_decision_rate"
+            "--resume_with: decision_price is where the price that target_decision_rate learns began, and nothing would change: "
+            "give another target_decision_rate"
         )
     if not trainer.parallel.alone:
         raise TaacError("--resume_with is for runs of one process: several ranks could not agree on what has changed")

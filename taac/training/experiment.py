@@ -115,7 +115,8 @@ def create_agent(
         checks.check_random_shift(random_shift, spec)
     if agents is not None and agents.centralised:
         checks.check_centralised(algorithm)
-    checks.check_decision_price(algorithm, environment)
+    if role in ("learn", "collect"):  # finished runs may still be played
+        checks.check_decision_price(algorithm, environment)
     if normalize_rewards:
         algorithm.reward_scale = 1.0  # the algorithm's own scale is meant for raw rewards and would scale twice
     reward_normalizer: RewardNormalizer | RewardScaler | None = None

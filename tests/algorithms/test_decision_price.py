@@ -4,6 +4,7 @@ file, against its slow reference.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import torch
 
 from taac import configuration
 from taac.algorithms.decision_price import LEAST, MOST, START
+from taac.environments.create import create_environment
 from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule
 from taac.training import experiment
@@ -142,11 +144,14 @@ def test_exact_compare_through_needs_returns_that_compare(method):
     ],
 )  # fmt: skip
 def test_a_rate_that_cannot_be_reached_is_refused(method, algorithm, least, told, params):
+    params = ["create_environment.env_name = 'Pendulum-v1'", *params]
     setting = f"{algorithm}.target_decision_rate = {0.999 * least}"
     configuration.load(["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"], [setting, *params])
     told = rf"{algorithm}\.target_decision_rate must be above {least:.3g}, the least rate of rollouts with {told}, got"
     with pytest.raises(TaacError, match=told):
         configuration.build(experiment.create_experiment)
+    with contextlib.closing(create_environment(num_envs=1)) as environment:  # a finished run may be played
+        experiment.create_agent(environment, torch.device("cpu"), role="act")
 
 
 @pytest.mark.parametrize(

@@ -196,9 +196,10 @@ def test_an_environment_that_cannot_be_created_is_an_error(monkeypatch):
         examine("Pendulun-v1")
 
 
-def test_choices_that_a_mask_forbids_are_not_tried(monkeypatch):
+@pytest.mark.parametrize("start", [0, 1])
+def test_choices_that_a_mask_forbids_are_not_tried(monkeypatch, start):
     def step(self, action):
-        assert self.allowed[action]
+        assert self.allowed[action - start]
         return Sound.step(self, action)
 
     def observe(self):
@@ -206,5 +207,6 @@ def test_choices_that_a_mask_forbids_are_not_tried(monkeypatch):
         return {"seen": Sound.observe(self), "action_mask": self.allowed}
 
     masked = {"seen": Sound.observation_space, "action_mask": spaces.MultiBinary(3)}
-    changes = {"step": step, "observe": observe, "observation_space": spaces.Dict(masked), "action_space": spaces.Discrete(3)}
+    changes = {"step": step, "observe": observe, "observation_space": spaces.Dict(masked)}
+    changes |= {"action_space": spaces.Discrete(3, start=start)}
     assert all(finding.ok for finding in found_in(monkeypatch, changes))

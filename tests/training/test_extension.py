@@ -285,6 +285,19 @@ def test_the_schedule_of_the_ratio_of_updates_cannot_change():
         conduct._refuse_fixed(extension.changes(held, asked), asked)
 
 
+@pytest.mark.parametrize("changed", ["Learner.critic_learning_rate", "Learner.value_learning_rate", "x/Learner.learning_rate"])
+def test_a_rate_that_a_group_falls_back_on_has_changed_for_it(changed):
+    trainer = build(*SHORT, "create_agent.reward_signals = (@x/RND,)", "x/RND.learning_rate = 0.25", method="sac_value")
+    built = trainer.attributes.as_built()
+    for name in ("value", "rnd"):
+        trainer.attributes.set(f"learning_rate/{name}", 0.5)
+    trainer.attributes.renew(built, [changed])
+    assert trainer.attributes.get("learning_rate/value") == 1e-4 and trainer.attributes.get("learning_rate/rnd") == 0.5
+    trainer.attributes.renew(built, ["x/RND.learning_rate"])
+    assert trainer.attributes.get("learning_rate/rnd") == 0.25
+    trainer.close()
+
+
 def test_a_run_may_be_longer_and_have_changed():
     """As after an extension that diverged before its first checkpoint."""
     other = config(120, "Learner.extra = 1\n")
@@ -295,7 +308,7 @@ def test_a_run_may_be_longer_and_have_changed():
 def test_a_learnt_price_has_begun(tmp_path):
     own = ("num_env_steps = 120", "TaacAlgorithm.target_decision_rate = 0.3")
     run(tmp_path / "run", *SHORT, *own, stop=80)
-    with pytest.raises(TaacError, match=r"TaacAlgorithm\.decision_price is where the price .* began"):
+    with pytest.raises(TaacError, match=r"decision_price is where the price .* began"):
         resumed_with(tmp_path / "run", *own, "TaacAlgorithm.decision_price = 5.0")
 
 
@@ -303,7 +316,7 @@ def test_a_change_leaves_other_rates_and_may_put_a_schedule_where_a_hook_had_set
     own = ("num_env_steps = 120", "Learner.max_grad_norm = 40.0")
     begun, folder = build(*SHORT, *own), RunFolder(tmp_path / "run")
     folder.begin(configuration.operative_config(), {"seed": 0})
-    for name, value in (("learning_rate/actor", 0.25), ("max_grad_norm", 0.5), ("batch_size", 8)):
+    for name, value in (("learning_rate/actor", 0.25), ("max_grad_norm", 0.5), ("batch_size", 8), ("target_entropy/beta", 0.5)):
         begun.attributes.set(name, value)
     begun.train(folder, stop=lambda: begun.env_steps >= 80)
     begun.close()
@@ -311,9 +324,11 @@ def test_a_change_leaves_other_rates_and_may_put_a_schedule_where_a_hook_had_set
     monkeypatch.setattr("taac.training.trainer.check_sizes", lambda size, agent: sizes.append(size.bounds))
     norm = ["Learner.max_grad_norm = @n/LinearSchedule()", "n/LinearSchedule.start = 3.0", "n/LinearSchedule.end = 1.0",
             "n/LinearSchedule.env_steps = 120"]  # fmt: skip
+    entropy = ["TaacAlgorithm.beta_target_entropy = @e/LinearSchedule()", "e/LinearSchedule.start = 0.5",
+               "e/LinearSchedule.end = 0.25", "e/LinearSchedule.env_steps = 120"]  # fmt: skip
     batch = ["batch_size = @b/LinearSchedule()", "b/LinearSchedule.start = 16", "b/LinearSchedule.end = 32",
              "b/LinearSchedule.env_steps = 120"]  # fmt: skip
-    trainer, _ = resumed_with(folder.path, *own[:1], *norm, *batch, "Learner.critic_learning_rate = 0.125")
+    trainer, _ = resumed_with(folder.path, *own[:1], *norm, *batch, *entropy, "Learner.critic_learning_rate = 0.125")
     trainer.close()
     rates = {name: trainer.attributes.get(f"learning_rate/{name}") for name in ("actor", "critic")}
     assert rates == {"actor": 0.25, "critic": 0.125} and sizes == [(16, 32)] and trainer.attributes.state_dict() == {}
