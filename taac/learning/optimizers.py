@@ -71,19 +71,17 @@ def groups_of_signals(agent: Agent) -> list[ParameterGroup]:
     ]  # fmt: skip
 
 
-def own_rates(group: str) -> list[str]:
-    """Returns the bindings from which a group may have its learning rate, but for the learner's."""
+def with_fallbacks(group: str) -> list[str]:
+    """Returns a group and those whose settings it falls back on, in order."""
     found = [group]
     while found[-1] in _FALLS_BACK_ON:
         found.append(_FALLS_BACK_ON[found[-1]])
-    return [f"Learner.{name}_learning_rate" for name in found]
+    return found
 
 
 def own_or_fallback(group: str, given: Collection[str]) -> str | None:
     """Returns the group among `given` whose setting applies to a group: itself, or one that it falls back on; None if none."""
-    while group not in given and group in _FALLS_BACK_ON:
-        group = _FALLS_BACK_ON[group]
-    return group if group in given else None
+    return next((name for name in with_fallbacks(group) if name in given), None)
 
 
 # Adam -----------------------------------------------------------------------------------------------------------------

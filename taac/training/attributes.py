@@ -18,7 +18,7 @@ from taac.algorithms.temperature import Temperature
 from taac.errors import TaacError, nearest
 from taac.learning.diagnostics import reward_parts
 from taac.learning.learner import Learner
-from taac.learning.optimizers import each, own_rates
+from taac.learning.optimizers import each, with_fallbacks
 from taac.networks import RewardScaler
 from taac.ops.schedules import Schedules
 
@@ -113,7 +113,8 @@ class Attributes:
         names = zip(self._learner.group_names, self._learner.rate_names, strict=True)
         unscoped = {name.rpartition("/")[2] for name in changed}
         for (name, rate), group, values in zip(names, optimizer.param_groups, built[1], strict=True):
-            rates = not {rate, *own_rates(name)}.isdisjoint(unscoped)
+            own = (f"Learner.{group_name}_learning_rate" for group_name in with_fallbacks(name))
+            rates = not {rate, *own}.isdisjoint(unscoped)
             group.update({name: value for name, value in values.items() if (rates if name == "lr" else others)})
         words = {name.rpartition(".")[2].replace("min_prob", "target_entropy") for name in changed}
         for name in list(self._set):
