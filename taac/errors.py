@@ -46,7 +46,12 @@ class Interrupted(Exception):
     """A signal stopped the run, which has saved everything needed to resume. Commands exit with `RESUMABLE`."""
 
 
+class Occupied(TaacError):
+    """Another process trains in the run's folder. Commands exit with `OCCUPIED`."""
+
+
 RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: "try again"
+OCCUPIED = 69  # EX_UNAVAILABLE
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

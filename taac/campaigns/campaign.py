@@ -16,7 +16,7 @@ from tqdm import tqdm
 from taac.campaigns.launchers import Launcher, Outcome
 from taac.campaigns.run import Run
 from taac.campaigns.time_left import TimeLeft
-from taac.errors import TaacError
+from taac.errors import OCCUPIED, TaacError
 from taac.runs import durable, files, provenance, terminal
 
 STATUSES = ("finished", "running", "waiting", "failed")
@@ -102,6 +102,9 @@ class Campaign:
             self._finished.append(run)
         elif outcome.interrupted() and self._attempts[run] < self._launcher.attempts:
             self._waiting.insert(0, run)
+        elif outcome.returncode == OCCUPIED:  # another campaign trains it, and we ask again after the others
+            self._attempts[run] -= 1
+            self._waiting.append(run)
         else:
             times = f", {self._attempts[run]} times" if outcome.interrupted() and self._attempts[run] > 1 else ""
             self._failed[run] = f"{outcome}{times}: {run.error()} (see {run.log})"

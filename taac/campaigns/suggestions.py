@@ -49,13 +49,18 @@ class Suggestions:
     def _add(self, study: Any, trial: Trial) -> Any:
         """Adds a trial to a study. Returns Optuna's object of one that runs."""
         values = {d.name: d.value(trial.texts[d.name]) for d in self._sweep.dimensions}
-        if trial.state == "running":
+        running, of_rungs = trial.state == "running", self._sweep.pruner == "hyperband"
+        reports = {} if trial.state == "diverged" else dict(trial.reports)
+        if running or of_rungs:
             study.enqueue_trial(values)
             live = study.ask(self._spaces)
-            for step, mean in trial.reports:
+            for number, (step, mean) in enumerate(reports.items(), 1):
                 live.report(mean, step)
+                if of_rungs and not (running and number == len(reports)):
+                    live.should_prune()  # compares with what earlier trials had at a rung, which it also notes for later ones
+            if not running:
+                study.tell(live, trial.value, self._state(trial))
             return live
-        reports = {} if trial.state == "diverged" else dict(trial.reports)
         study.add_trial(self._optuna.trial.create_trial(
             state=self._state(trial), value=trial.value, params=values, distributions=self._spaces, intermediate_values=reports,
         ))  # fmt: skip

@@ -97,7 +97,11 @@ class Sweeping:
                 return
             if active.launched or not active.run.finished():
                 break
-            active.scores.append(self._score(active.run.folder))
+            try:
+                active.scores.append(self._score(active.run.folder))
+            except TaacError as error:
+                self._end(active, "failed", why=str(error)[:_LONGEST])
+                return
             if len(active.scores) == len(self._sweep.seeds):
                 self._end(active, "complete", value=self._combine(active.scores))
                 return

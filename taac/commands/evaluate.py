@@ -24,6 +24,7 @@ def define_flags() -> None:
     absl_flags.DEFINE_list("delay", ["0"], "Steps until an action takes effect, beside a delay of the run's own: 0,1,2.")
     absl_flags.DEFINE_integer("num_episodes", 20, "Episodes under each condition.", lower_bound=1)
     absl_flags.DEFINE_integer("seed", 0, "Seed of the environment.", lower_bound=0, upper_bound=2**32 - 1)
+    absl_flags.DEFINE_bool("allow_mixed", False, "Also take means of runs whose budgets, versions or settings differ.")
     absl_flags.DEFINE_string("output", None, "A new .csv or .png file, for the table or its picture.")
 
 
@@ -44,8 +45,13 @@ def run() -> None:
     if output is not None and output.suffix == ".png" and not of_one:
         raise TaacError(f"--output {output}: a picture is of one run; give the folder of a run, or a .csv file")
     asked = (root_dir, given.num_episodes, given.seed, thresholds or (None,), holds, delays, given.best, given.trust)
-    found: Any = conditions.evaluate_conditions(*asked) if of_one else conditions.evaluate_runs(*asked)
-    print(found if of_one else conditions.table_of_runs(found))
+    found: Any
+    if of_one:
+        found = conditions.evaluate_conditions(*asked)
+        print(found)
+    else:
+        found, notes = conditions.evaluate_runs(*asked, allow_mixed=given.allow_mixed)
+        print("\n".join([conditions.table_of_runs(found), *map(printable, notes)]))
     if output is not None:
         conditions.write(found, output)
         print(printable(output))

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from absl import app, flags, logging
 
 from taac import __version__
-from taac.errors import RESUMABLE, Interrupted, TaacError, nearest
+from taac.errors import OCCUPIED, RESUMABLE, Interrupted, Occupied, TaacError, nearest
 from taac.machine.processes import import_elsewhere
 from taac.runs.terminal import printable, shortened
 
@@ -136,7 +136,7 @@ def _attempt(name: str, run: Callable[[], None]) -> int:
         run()
     except (TaacError, OSError) as error:
         print(f"taac {name}: {printable(shortened(error))}", file=sys.stderr)
-        return 1
+        return OCCUPIED if isinstance(error, Occupied) else 1
     except Interrupted as stopped:
         print(f"taac {name}: {printable(stopped)}", file=sys.stderr)
         return RESUMABLE

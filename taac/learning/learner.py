@@ -134,10 +134,11 @@ class Learner:
             raise TaacError(f"Learner.epsilon must be above 0, got {epsilon}")
         if importance_weights not in ("all", "critics"):
             raise TaacError(f"Learner.importance_weights must be 'all' or 'critics', got '{importance_weights}'")
-        if optimizer_ctor is not None and not isinstance(optimizer_ctor, Mapping) and epsilon != EPSILON:
+        if optimizer_ctor is not None and epsilon != EPSILON:
+            of = f" on {', '.join(optimizer_ctor)}" if isinstance(optimizer_ctor, Mapping) else ""
             raise TaacError(
-                f"Learner.epsilon {epsilon} has no effect with Learner.optimizer_ctor: bind that optimizer's own, such as "
-                "Adam.eps"
+                f"Learner.epsilon {epsilon} has no effect{of} with Learner.optimizer_ctor: bind that of its optimizers, such as "
+                "Adam.eps or, by its scope, critic/Adam.eps"
             )
         if cloning is not None:
             cloning.check(agent.algorithm)

@@ -93,7 +93,8 @@ class _Fused(NamedTuple):
     parameters: list[torch.Tensor]
     exp_avgs: list[torch.Tensor]
     exp_avg_sqs: list[torch.Tensor]
-    counts: list[torch.Tensor]  # one counter, repeated, because separate counters would take as long as the step
+    counts: list[torch.Tensor]  # few counters, repeated, because separate ones would take as long as the step
+    counters: dict[int, torch.Tensor]  # by the number of the group's steps before the first that it counts
 
 
 class TensorFlowAdam(torch.optim.Adam):
@@ -113,6 +114,8 @@ class TensorFlowAdam(torch.optim.Adam):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Takes a step in every group that has gradients. Each group counts its own steps t.
+
+        A parameter whose first gradient comes later, or after `forget`, counts from there. Only epsilon stays the group's.
 
         Args:
             closure: computes the loss and its gradients, and returns the loss.
@@ -138,7 +141,8 @@ class TensorFlowAdam(torch.optim.Adam):
             group["num_steps"] += 1
             beta1, beta2 = group["betas"]
             group["eps"] = group["epsilon_hat"] / (1.0 - beta2 ** group["num_steps"]) ** 0.5
-            fused.counts[0].fill_(group["num_steps"])
+            for before, counter in fused.counters.items():
+                counter.fill_(group["num_steps"] - before)
             torch._fused_adam_(
                 fused.parameters, gradients, fused.exp_avgs, fused.exp_avg_sqs, [], fused.counts, lr=group["lr"], beta1=beta1,
                 beta2=beta2, weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False, maximize=False,
@@ -148,14 +152,15 @@ class TensorFlowAdam(torch.optim.Adam):
     def _with_moments(self, group: dict[str, Any]) -> _Fused:
         """Returns the group's parameters that have gradients, with their moments, which are 0 initially."""
         parameters = [p for p in group["params"] if p.grad is not None]
-        count = torch.zeros((), device=parameters[0].device)
+        counters: dict[int, torch.Tensor] = {}
         for parameter in parameters:
             state = self.state[parameter]
             if "exp_avg" not in state:
                 state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-            state["step"] = count
-        states = [self.state[p] for p in parameters]
-        return _Fused(parameters, [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], [count] * len(parameters))
+            before = group["num_steps"] - int(state.get("step", 0))
+            state["step"] = counters.setdefault(before, torch.zeros((), device=parameter.device))
+        averages, squares, counts = ([self.state[p][name] for p in parameters] for name in ("exp_avg", "exp_avg_sq", "step"))
+        return _Fused(parameters, averages, squares, counts, counters)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -325,7 +330,7 @@ def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
 
 
 def forget(optimizer: Optimizer, parameters: Collection[torch.Tensor]) -> None:
-    """Removes what an optimizer holds of some parameters, and the count of steps of a group if these are all of it."""
+    """Removes what an optimizer holds of some parameters: moments, and how many steps they have taken."""
     forgotten = {id(p) for p in parameters}
     for one in each(optimizer):
         state = one.state_dict()

@@ -32,6 +32,8 @@ class Cloning:
         decay_updates: updates over which that weight falls linearly to 0.
         weight: that weight as a number or another schedule, instead of `initial_weight` and `decay_updates`.
 
+    Updates in which a `policy_delay` holds the actor clone nothing, but count for `decay_updates`.
+
     Raises:
         TaacError: a number is out of range, `weight` and `initial_weight` are both given, or no cloning would happen.
     """
@@ -120,7 +122,8 @@ class SideLosses:
         losses, see = list[torch.Tensor](), self.agent.shown_to_signals
         length, rows = time_step.step_type.shape
         segments = rows if self.agent.agents is None else rows // self.agent.agents.count
-        weight = self.cloning.weight if self.cloning is not None else 0.0
+        acts = self.cloning is not None and "actor" not in self.agent.algorithm.held_groups(num_updates + 1)
+        weight = self.cloning.weight if self.cloning is not None and acts else 0.0
         due = [signal for signal in self.agent.signals if num_updates % max(1, signal.update_period) == 0]
         needed = weight > 0 or any(signal.needs_demonstrations and signal.batch_size is None for signal in due)
         demonstrated = self.demonstrated(segments, length) if needed else None

@@ -74,9 +74,10 @@ class CategoricalReturns(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         stored = state_dict.setdefault(f"{prefix}support", self.support)  # without it: of earlier code
         if not torch.equal(stored.to(self.support), self.support):
+            theirs, ours = (f"{len(of)} returns from {of[0]:g} to {of[-1]:g}" for of in (stored, self.support))
             args[-1].append(
-                f"{prefix}support: these critics predict returns from {stored[0]:g} to {stored[-1]:g}, and this agent's from "
-                f"{self.support[0]:g} to {self.support[-1]:g}: bind CategoricalReturns.low and high to resume it, or train again"
+                f"{prefix}support: these critics predict {theirs}, and this agent's {ours}: bind CategoricalReturns.low, high "
+                "and num_atoms to resume it, or train again"
             )
         super()._load_from_state_dict(state_dict, prefix, *args)
 

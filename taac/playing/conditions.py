@@ -8,6 +8,7 @@ import functools
 import io
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -61,7 +62,7 @@ class Point(NamedTuple):
 
     @property
     def half_width(self) -> float:
-        """Half the 95% interval of the mean return, Student's t over episodes; NaN for one episode."""
+        """Half the 95% interval of the mean return, Student's t over episodes (or runs); NaN for one, 0 if all are equal."""
         n = self.summary.episodes
         if n < 2:
             return math.nan
@@ -69,7 +70,7 @@ class Point(NamedTuple):
 
     def __str__(self) -> str:
         (threshold, hold, delay), summary = self.condition, self.summary
-        interval = f"{summary.return_mean:.2f} +- {self.half_width:.2f}"
+        interval = f"{summary.return_mean:.2f}" + (f" +- {self.half_width:.2f}" if self.half_width > 0 else "")
         return (
             f"{delay:>5} {'' if threshold is None else threshold:>9} {hold:>4} {interval:>21} {summary.decisions:>9.1f} "
             f"{summary.fraction_repeated:>8.0%} {summary.mean_run:>8.2f} {summary.jerk:>7.3g} {summary.action_change:>7.3g} "
@@ -192,24 +193,32 @@ def evaluate_conditions(
 
 
 def evaluate_runs(
-    root: str | Path, num_episodes: int, seed: int, thresholds: Sequence[float | None], *more: Any
-) -> list[Points]:
+    root: str | Path, num_episodes: int, seed: int, thresholds: Sequence[float | None], *more: Any, allow_mixed: bool = False
+) -> tuple[list[Points], list[str]]:
     """Plays the finished runs with checkpoints below a folder. Returns the points of each task and method: means over its runs.
 
-    `episodes` of a summary is then the number of runs, and `return_std` is over them. Arguments as of `evaluate_conditions`;
-    thresholds are for the methods that have one. Runs of a method with other settings are told apart as in reports.
+    `episodes` of a summary is then the number of runs, and `return_std` is over them. All runs play the same episodes, whose luck
+    they share. Arguments as of `evaluate_conditions`; thresholds are for the methods that have one. Runs of a method with other
+    settings are told apart as in reports. Also returns notes on the runs that are left out, and on differences of
+    those played, with `allow_mixed`.
     """
-    records = [r for r in run_records.find(Path(root)) if r.status == "finished"]
-    records = [r for r in groups.labelled(records)[0] if RunFolder(Path(root) / r.folder).has_checkpoints()]
-    if not records:
+    every, played_of = groups.labelled(run_records.find(Path(root)))[0], []
+    left = Counter[str]()
+    for r in sorted(every, key=lambda r: (r.task or "", r.method)):
+        if r.status == "finished" and RunFolder(Path(root) / r.folder).has_checkpoints():
+            played_of.append(r)
+        else:
+            why = "without a checkpoint" if r.status == "finished" else "with the status " + r.status
+            left[f"of {r.method} on {r.task} {why}"] += 1
+    if not played_of:
         raise TaacError(f"{root} holds no finished run with a checkpoint")
-    comparable.refuse_mixtures(records, False)
+    notes = [*comparable.refuse_mixtures(played_of, allow_mixed), *(f"left out: {n} run(s) {of}" for of, n in left.items())]
     found: dict[tuple[str | None, str], list[Points]] = {}
-    for r in records:
+    for r in played_of:
         own = thresholds if any(name.endswith(".switch_threshold") for name in r.settings) else (None,)
         played = evaluate_conditions(Path(root) / r.folder, num_episodes, seed, own, *more)
         found.setdefault((r.task, r.method), []).append(played._replace(method=r.method))
-    return [_mean_of(runs) for runs in found.values()]
+    return [_mean_of(runs) for runs in found.values()], notes
 
 
 def _mean_of(runs: list[Points]) -> Points:
@@ -230,7 +239,7 @@ def table_of_runs(found: Sequence[Points]) -> str:
         text += [f"{printable(environment)}, greedy episodes of finished runs:\n", f"{'method':<24} runs {HEAD}"]
         for points in of_environment:
             text += [f"{printable(points.method):<24} {p.summary.episodes:>4} {p}" for p in points.points]
-    return "\n".join([*text, *_legend("runs")])
+    return "\n".join([*text, *_legend("runs, in these episodes")])
 
 
 def write(found: Points | Sequence[Points], path: Path) -> None:
@@ -245,7 +254,8 @@ def _table(found: Points | Sequence[Points]) -> bytes:
     writer = csv.writer(file)
     for i, of in enumerate([found] if isinstance(found, Points) else found):
         if i == 0:
-            names = ("runs" if several and name == "episodes" else name for name in of.points[0].summary.numbers())
+            renamed = {"episodes": "runs", "return_std": "return_std_of_runs"} if several else {}
+            names = (renamed.get(name, name) for name in of.points[0].summary.numbers())
             writer.writerow((*several, *Condition._fields, *names))
         told = (of.environment, of.method) if several else ()
         writer.writerows((*told, *point.condition, *point.summary.numbers().values()) for point in of.points)

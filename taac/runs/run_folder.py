@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from taac.errors import TaacError
+from taac.errors import Occupied, TaacError
 from taac.runs import durable, extension, files, layout, provenance
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.durable import fcntl
@@ -129,7 +129,7 @@ class RunFolder:
     def lock(self, timeout: float = 0.0) -> Iterator[None]:
         """Keeps other processes from training here. The system releases the lock however this process ends.
 
-        Raises TaacError if another process still trains here after `timeout` seconds, or the file system has no locks.
+        Raises Occupied if another process still trains here after `timeout` seconds, TaacError if the file system has no locks.
         """
         deadline = time.monotonic() + timeout
         path = self.path / layout.LOCK
@@ -145,7 +145,7 @@ class RunFolder:
                     break
                 except BlockingIOError as error:
                     if time.monotonic() >= deadline:
-                        raise TaacError(
+                        raise Occupied(
                             f"another process is training in {self.path}; wait for it, or give another folder"
                         ) from error
                     time.sleep(0.1)

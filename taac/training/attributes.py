@@ -20,6 +20,7 @@ from taac.learning.diagnostics import reward_parts
 from taac.learning.learner import Learner
 from taac.learning.optimizers import each, with_fallbacks
 from taac.networks import RewardScaler
+from taac.networks.batch_statistics import has_batch_statistics
 from taac.ops.schedules import Schedules
 
 _COUNTED = ("params", "num_steps")  # of an optimizer's group, what no setting gives
@@ -156,7 +157,11 @@ class Attributes:
             get = functools.partial(algorithm.td_loss.gamma_of, part)
             put = functools.partial(self._set_gamma, part)
             names[f"gamma/{name}" if name else "gamma"] = Attribute(get, put, "gamma", (0.0, 1.0))
-        tau = self._plain(algorithm.target_update, "tau", (math.ulp(0.0), 1.0))
+        below, follows = math.ulp(0.0), algorithm.target_update
+        within = (below, 1.0)
+        if has_batch_statistics(algorithm.critics) and follows.period == 1:  # see `copies` of CriticStep, which is compiled
+            within = (1.0, 1.0) if follows.copies else (below, math.nextafter(1.0, 0.0))
+        tau = self._plain(follows, "tau", within)
         names["target_tau"] = tau._replace(parameter="target_update_tau")
         for signal in self._learner.agent.signals:
             part = parts.index(signal.name)

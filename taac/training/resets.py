@@ -20,8 +20,8 @@ class Reset:
     The source finds that networks which fit their first frames too well learn badly from later ones, and that an agent which
     begins anew with the whole buffer overtakes them, the more the more updates a step takes. Not tried at length here.
 
-    Modules, their targets, and what the optimizer holds of their parameters (moments, and a group's count of steps if all of
-    the group begins anew) are reset. Normalisers and reward signals are not.
+    Modules, their targets, and what the optimizer holds of their parameters (moments and counts of steps) are reset. Normalisers
+    and reward signals are not.
 
     Source: Nikishin et al. (arXiv:2205.07802); BRO (arXiv:2405.16158) resets everything at fixed steps.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,6 +57,9 @@ def test_solved_or_not_is_fishers_exact_test(m, n):
         expected = sum(p for k, p in chance.items() if abs(k / m - (a + b - k) / n) >= abs(a / m - b / n) - 1e-9)
         exact = math.comb(m + n, m) <= permutations.MOST
         tolerance = {"rel": 1e-9} if exact else {"abs": 4 * math.sqrt(expected / permutations.DRAWS) + 2e-4}
+        table = [[a, m - a], [b, n - b]]
+        alone = permutation_p_value(Comparison([x], [y], bounds=(0.0, 1.0)))
+        assert alone == pytest.approx(scipy.stats.fisher_exact(table).pvalue)
         if m == n:  # with unequal numbers Welch's t orders some tables differently
             assert permutations.two_samples(x, y) == pytest.approx(expected, **tolerance)
 
@@ -222,7 +226,8 @@ def test_intervals_are_welchs_for_the_whole_family():
     found = family({"T": scores}, [("a", "b"), ("a", "c"), ("b", "c")])
     for (_, x, y), v in found.items():
         expected = compare([scores[x]], [scores[y]], confidence=1 - 0.05 / 3)
-        assert v.difference[:4] == expected[:4] and v.p_value == expected.p_value
+        assert v.difference[:3] == expected[:3] and v.p_value == expected.p_value
+        assert v.difference.method == "Welch t for 3 comparisons at once"
     assert [v.difference.verdict for v in found.values()] == ["inconclusive", "worse", "worse"]
 
 
@@ -257,6 +262,38 @@ def test_a_diverged_run_ranks_below_all_and_leaves_the_power():
     gone = np.full(5, DIVERGED)
     assert one(gone, gone).difference.verdict == "inconclusive"
     assert one(np.full(5, 3.0), gone).difference.verdict == "better"
+
+
+def test_ranks_of_methods_that_spread_differently_are_tested_by_brunner_and_munzel():
+    x, y = np.array([4.9, 5.0, 5.1, 5.2]), np.array([DIVERGED, 1.0, 3.0, 5.05, 8.0, 9.0])
+    v, expected = one(x, y), scipy.stats.brunnermunzel(x, np.maximum(y, -1e9))
+    assert v.compares == RANKS and v.difference.estimate == pytest.approx(14.0 / 24 - 0.5)  # 3, 3, 4 and 4 of 6 below
+    assert v.p_value == pytest.approx(expected.pvalue)
+    assert v.difference.spread.error == pytest.approx(v.difference.estimate / abs(expected.statistic))
+
+
+def test_rounding_makes_no_verdict():
+    """All runs of both methods have the rates 0.6, 0.7 and 0.8 in some order; one run diverged."""
+    equal = np.full(5, 0.7)
+    assert one(equal, np.array([0.7, 0.7, DIVERGED, 0.7, 0.7])).difference.verdict == "inconclusive"
+
+
+def test_what_cannot_be_tested_costs_the_others_no_power():
+    rng = np.random.default_rng(0)
+    two = {"a": rng.normal(size=4) + 300, "b": rng.normal(size=4)}
+    alone, more = family({"T": two}, [("a", "b")]), family(
+        {"T": {**two, "c": np.array([100.0])}}, [("a", "b"), ("a", "c"), ("b", "c")]
+    )
+    assert alone["T", "a", "b"] == more["T", "a", "b"] and alone["T", "a", "b"].difference.verdict == "better"
+    assert not more["T", "a", "c"].findable and more["T", "a", "c"].fewest == 4
+    single = one([1.0], rng.normal(size=19))  # one of 20 exchanges, but no spread
+    assert not single.findable
+
+
+@pytest.mark.parametrize("paired, comparisons, fewest", [(False, 3, 4), (True, 1, 6), (True, 3, 7), (True, 25, 10)])
+def test_how_many_runs_a_verdict_needs(paired, comparisons, fewest):
+    tasks = {f"T{i}": {"x": np.arange(3.0), "y": np.arange(3.0)} for i in range(comparisons)}
+    assert {v.fewest for v in family(tasks, [("x", "y")], paired=paired).values()} == {fewest}
 
 
 def test_an_unrelated_method_changes_no_estimate():

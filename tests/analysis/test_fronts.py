@@ -11,6 +11,7 @@ from taac.analysis.report.fronts import hypervolume, nondominated
 from taac.analysis.report.page import make_report
 from taac.analysis.report.scores import Options
 from taac.analysis.report.tables import front_table
+from taac.analysis.statistics.intervals import Spread
 from tests.analysis.campaigns import COLUMNS, STEPS, make_run
 
 
@@ -126,6 +127,27 @@ def test_runs_of_equal_seeds_are_resampled_together(tmp_path, first, share):
     front = next(front for front in make_report(tmp_path, Options(last=1))["fronts"] if front["cost"] == "decisions")
     shares = {m["method"]: m["share"] for m in front["methods"]}
     assert shares["sparse"] == 1.0 and shares["dense"] == pytest.approx(share, abs=0.2 * (share > 0))
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_equal_methods_of_few_runs_are_seldom_told_apart(seeds, monkeypatch):
+    """The dear one of two methods with equal returns is surely on the front, or surely not, in one of 20 studies, not in 6."""
+    monkeypatch.setattr(fronts, "RESAMPLES", 1000)
+    monkeypatch.setattr(fronts, "bootstrap_spread", lambda *given: Spread(1.0, 1.0))
+    rng, sure = np.random.default_rng(0), 0
+    for _ in range(300):
+        runs = [np.stack([np.full(seeds, cost), rng.normal(size=seeds)]) for cost in (1.0, 2.0)]
+        _, rows = fronts._front(["cheap", "dear"], runs, same_seeds=True)
+        sure += not 0.025 < rows[1]["share"] < 0.975
+    assert 0.02 < sure / 300 < 0.09  # without the spread of Student's t 0.29 and 0.14
+
+
+def test_rounding_puts_nothing_on_a_front():
+    """Means of 3 and of 5 rates of 0.7 differ in the last digit."""
+    runs = [np.stack([np.full(n, cost), np.full(n, 0.7)]) for n, cost in ((3, 1.0), (5, 10.0))]
+    points = np.stack([of.mean(1) for of in runs], 1)
+    assert points[1, 0] < points[1, 1] and nondominated(points).tolist() == [True, False]
+    assert hypervolume(points) == pytest.approx(0.9)
 
 
 def test_there_is_none_where_all_cost_the_same(compared):

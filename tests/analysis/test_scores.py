@@ -147,8 +147,9 @@ def test_scores_at_a_step_are_of_the_last_evaluations_up_to_it(tmp_path):
         make_run(tmp_path / str(seed), "sac", "Mine-v0", seed, RISING + seed)
     content = make_report(tmp_path, Options(at_step=650))
     (task,) = content["tasks"]
-    assert task["step"] == 650 and task["evaluations"] == 3
-    assert scores(content, "0") == (500, pytest.approx(375))  # of 400, 500, 600; from 100 to 650 along the steps
+    assert task["step"] == 600 and task["evaluations"] == 3
+    assert scores(content, "0") == (500, pytest.approx(350))  # of 400, 500, 600; from 100 to 600 along the steps
+    assert "Mine-v0 is compared at step 600, its last evaluation up to step 650 (--at_step)" in content["warnings"]
     assert not any("no run on" in w for w in content["warnings"])
     assert max(content["curves"][0]["x"]) == 1000  # the curves are whole
 

@@ -39,7 +39,15 @@ def test_of_many_runs_the_means_of_each_method_are_over_its_runs(tmp_path):
     for method, seed in ("taac", 0), ("taac", 1), ("sac", 0), ("sac", 1):
         taac.train("Pendulum-v1", method, root_dir=tmp_path / method / f"seed_{seed}", seed=seed, **SMALL)
     shutil.rmtree(tmp_path / "sac" / "seed_1" / "checkpoints")  # as of runs that were kept without
-    found = evaluate_runs(tmp_path, 2, 5, (0.0, 0.5), (1,), (0, 3), False, False)
+    run = tmp_path / "taac" / "seed_2"
+    shutil.copytree(tmp_path / "taac" / "seed_1", run)
+    for name, old, new in (("run.json", '"finished"', '"failed"'), ("config.gin", "seed = 1", "seed = 2")):
+        (run / name).write_text((run / name).read_text().replace(old, new))
+    found, notes = evaluate_runs(tmp_path, 2, 5, (0.0, 0.5), (1,), (0, 3), False, False)
+    assert notes == [
+        "left out: 1 run(s) of sac on Pendulum-v1 without a checkpoint",
+        "left out: 1 run(s) of taac on Pendulum-v1 with the status failed",
+    ]
     assert [(of.method, [p.condition for p in of.points]) for of in found] == [
         ("sac", [Condition(None, 1, delay) for delay in (0, 3)]),
         ("taac", [Condition(threshold, 1, delay) for delay in (0, 3) for threshold in (0.0, 0.5)]),
@@ -52,6 +60,7 @@ def test_of_many_runs_the_means_of_each_method_are_over_its_runs(tmp_path):
     write(found, tmp_path / "x.csv")
     rows = [*csv.DictReader((tmp_path / "x.csv").read_text().splitlines())]
     assert [(row["method"], row["runs"]) for row in rows] == [("sac", "1")] * 2 + [("taac", "2")] * 4
+    assert float(rows[-1]["return_std_of_runs"]) == mean.return_std and "nan" not in str(found[0].points[0])
     lines = table_of_runs(found).splitlines()
     assert lines[0] == "Pendulum-v1, greedy episodes of finished runs:" and lines[6].split()[:5] == ["taac", "2", "0", "0.5", "1"]
 

@@ -83,17 +83,21 @@ def campaign(tmp_path, outcomes, jobs=1):
 
 
 def test_what_failed_is_recorded_and_what_was_interrupted_is_tried_again(tmp_path):
-    """75 is asked to stop, -15 and -9 are signals, None a machine that is gone: outside causes. 1 is the run's own."""
+    """75 is asked to stop, -15 and -9 are signals, None a machine that is gone: outside causes. 1 is the run's own.
+
+    69 is another campaign that trains the run: it is asked again after the others, however often.
+    """
     launcher, work = campaign(
         tmp_path,
         {
             "good": [0], "bad": [1], "stopped": [75, -15, 0], "gone": [Outcome(None, "node lost"), 0], "killed": [-9] * 4,
             "empty": [Outcome(0)],  # whose run.json says nothing
+            "elsewhere": [69] * 6 + [0],
         },
     )
     end = work.run(lambda state: None)
-    assert [run.method for run in end.finished] == ["good", "stopped", "gone"]
-    assert launcher.order == [*("good", "bad"), *["stopped"] * 3, *["gone"] * 2, *["killed"] * 4, "empty"]
+    assert [run.method for run in end.finished] == ["good", "stopped", "gone", "elsewhere"]
+    assert launcher.order == [*("good", "bad"), *["stopped"] * 3, *["gone"] * 2, *["killed"] * 4, "empty", *["elsewhere"] * 7]
     assert launcher.most == 1
     told = {run["method"]: (run["status"], run["attempts"], run["error"]) for run in record(tmp_path).values()}
     log = "(see " + str(tmp_path / "{0}" / "seed_0.log") + ")"
@@ -102,9 +106,10 @@ def test_what_failed_is_recorded_and_what_was_interrupted_is_tried_again(tmp_pat
         "bad": ("failed", 1, f"exit code 1: last words of bad {log.format('bad')}"),
         "killed": ("failed", 4, f"killed by SIGKILL, 4 times: last words of killed {log.format('killed')}"),
         "empty": ("failed", 1, f"exit code 0: last words of empty {log.format('empty')}"),
+        "elsewhere": ("finished", 1, None),
     }  # fmt: skip
     content = json.loads((tmp_path / "compare.json").read_text())
-    assert [content[name] for name in ("finished", "running", "waiting", "failed")] == [3, 0, 0, 3]
+    assert [content[name] for name in ("finished", "running", "waiting", "failed")] == [4, 0, 0, 3]
 
 
 def test_jobs_bound_how_many_run_at_a_time(tmp_path):

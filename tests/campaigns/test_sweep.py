@@ -7,6 +7,7 @@ import json
 import math
 import sys
 
+import numpy as np
 import pytest
 
 from taac.analysis.readers import run_records
@@ -271,6 +272,20 @@ def test_a_sweep_that_is_killed_ends_as_one_that_is_not(tmp_path, kill_after, op
     assert 1 <= before < len(whole.trials)
     again, _ = swept(tmp_path / "killed", rising, **options)
     assert again.trials == whole.trials
+
+
+def test_hyperband_keeps_about_a_third_at_each_step(tmp_path):
+    """Each trial is compared with what those before it had at the same step."""
+    quality = np.random.default_rng(0).permutation(24)
+    record, _ = swept(tmp_path, lambda run: [quality[int(run.method.split()[1])]] * 2, trials=24, pruner="hyperband", seeds=2)
+    states = [trial.state for trial in record.trials]
+    assert 12 <= states.count("pruned") <= 20 and states[int(np.argmax(quality))] == "complete"
+
+
+def test_a_run_that_cannot_be_scored_fails_its_trial_alone(tmp_path):
+    record, _ = swept(tmp_path, lambda run: (0.0, math.inf if run.method == "trial 3" else 1.0), trials=5, pruner="none")
+    assert [trial.state for trial in record.trials] == ["complete"] * 3 + ["failed", "complete"]
+    assert "its returns are not finite" in record.trials[3].why
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -11,7 +11,7 @@ import torch
 
 from taac.errors import DivergedError, TaacError
 from taac.learning.learner import Learner
-from taac.learning.optimizers import TensorFlowAdam, load_state, state_after_a_step, take_step
+from taac.learning.optimizers import TensorFlowAdam, forget, load_state, state_after_a_step, take_step
 from taac.runs.checkpoint import Checkpoints
 from tests.algorithms.test_own_encoders import LinearEncoder  # noqa: F401, gin's by its import
 from tests.learning.test_guard import make_batch, parameters
@@ -159,7 +159,28 @@ def test_adam_moves_what_has_a_gradient_this_time():
         optimizer.step()
         assert idle.item() == before
     assert first.item() == pytest.approx(0.9)
-    assert second.item() < 0.9 and optimizer.state[second]["exp_avg"].item() == pytest.approx(0.19)
+    assert second.item() == pytest.approx(0.8) and optimizer.state[second]["exp_avg"].item() == pytest.approx(0.19)
+
+
+def test_what_is_forgotten_counts_its_own_steps():
+    """A constant gradient moves by the learning rate at each step; with the count of old moments the first would be 3.2 of it."""
+    kept, new = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+    optimizer = TensorFlowAdam([kept, new], lr=0.1, eps=1e-12)
+
+    def steps(number):
+        for _ in range(number):
+            kept.grad = new.grad = torch.ones(1)
+            optimizer.step()
+
+    steps(2000)
+    forget(optimizer, [new])
+    steps(1)
+    assert new.item() == pytest.approx(-200.1, rel=1e-4) and kept.item() == pytest.approx(-200.1, rel=1e-4)
+    state, (of_kept, of_new) = copy.deepcopy(optimizer.state_dict()), (optimizer.state[p]["step"].item() for p in (kept, new))
+    assert (of_kept, of_new) == (2001, 1)
+    optimizer.load_state_dict(state)  # as a run that is resumed
+    steps(9)
+    assert new.item() == pytest.approx(-201, rel=1e-4) and optimizer.state[new]["step"].item() == 10
 
 
 def test_adam_takes_a_closure_and_skips_what_is_not_finite():
@@ -342,6 +363,7 @@ def test_a_checkpoint_that_lacks_a_part_of_the_state_is_refused():
         ({"weight_decay": {"actor": 0.1}, "optimizer_ctor": torch.optim.Rprop}, "Rprop has no weight decay"),
         ({"optimizer_ctor": {"critics": torch.optim.Adam}}, "no group 'critics' of parameters; there are: actor, critic, te"),
         ({"epsilon": 1e-5, "optimizer_ctor": torch.optim.Adam}, "epsilon 1e-05 has no effect .* Adam.eps"),
+        ({"epsilon": 1e-5, "optimizer_ctor": {"actor": torch.optim.Adam}}, "epsilon 1e-05 has no effect on actor with"),
     ],
 )
 def test_settings_that_are_refused(settings, message):

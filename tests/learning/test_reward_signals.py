@@ -343,6 +343,17 @@ def test_agents_that_share_a_policy_have_as_many_demonstrations_as_frames(file, 
 # Behaviour cloning -----------------------------------------------------------------------------------------------------
 
 
+def test_updates_that_hold_the_actor_clone_nothing(demonstrations):
+    delayed = "ActorCriticAlgorithm.policy_delay = 3"
+    trainer = build(binding(demonstrations), delayed, method="sac", files=["gin/cloning.gin"])
+    drawn, sample, told, update = [], trainer.learner.demonstrations.sample, [], trainer.learner.update
+    trainer.learner.demonstrations.sample = lambda *sizes: drawn.append(trainer.learner.num_updates + 1) or sample(*sizes)
+    trainer.learner.update = lambda *args: told.append(update(*args)) or told[-1]
+    trained(trainer, 7)
+    assert [n for n in drawn if n > 1] == [3, 6]  # before the first update it is pretrained
+    assert ["cloning/loss" in info.extra for info in told] == [False, False, True, False, False, True, False]
+
+
 @pytest.mark.parametrize("method", ["sac", "taac_l", "sac_recurrent", "td3"])
 def test_pretraining_moves_the_actor_alone_and_counts_for_nothing(method, demonstrations):
     trainer = build(

@@ -41,6 +41,15 @@ def test_both_policies_of_tla_have_the_gamma_and_the_weights_that_are_set():
     trainer.close()
 
 
+@pytest.mark.parametrize("backbone, tau", [("crossq", 0.5), ("xqc", 1.0)])
+def test_whether_targets_of_batch_statistics_are_copies_stays(backbone, tau):
+    """Compiled updates hold it."""
+    trainer = build(method="sac", files=[f"gin/backbones/{backbone}.gin"])
+    with pytest.raises(TaacError, match="'target_tau' must be a number"):
+        trainer.attributes.set("target_tau", tau)
+    trainer.close()
+
+
 def test_what_there_is_can_be_read_and_set():
     trainer = build("Learner.max_grad_norm = 5.0", "Temperature.initial_value = 0.5")
     attributes, algorithm = trainer.attributes, trainer.agent.algorithm

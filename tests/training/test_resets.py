@@ -60,11 +60,14 @@ def test_without_names_all_of_the_algorithm_begins_anew():
     trainer.close()
 
 
-def test_a_part_of_a_group_leaves_the_groups_count():
+def test_a_part_of_a_group_counts_by_itself():
     _, _, trainer = before_and_after(Reset(at=(12,), modules=("actor.head",)))
     assert counts(trainer)["actor"] == 12
     assert moments(trainer, "actor.head")[0] is None and sum(m is None for m in moments(trainer, "actor")) == 2
     learn_until(trainer, 13)
+    (of_head, *_), of_body = moments(trainer, "actor.head"), moments(trainer, "actor")[0]
+    assert (of_head["step"].item(), of_body["step"].item()) == (1, 13)
+    torch.testing.assert_close(of_head["exp_avg_sq"], (of_head["exp_avg"] / 0.1) ** 2 * 0.001)
     trainer.close()
 
 

@@ -157,10 +157,10 @@ def draw(content: dict[str, Any]) -> dict[str, bytes]:
     if block["curves"]:
         found["report_iqm.png"] = _iqm(block["curves"], numbers, content["options"]["confidence"])
     if block["profiles"]:
-        found["report_profile.png"] = _profile(block["profiles"], numbers)
+        found["report_profile.png"] = _profile(block["profiles"], numbers, content["options"]["confidence"])
     known = [pair for pair in block["improvement"] or content["pairs"] if pair["improvement"]]
     if 0 < len(known) <= MOST_PAIRS:
-        found["report_improvement.png"] = _improvement(known)
+        found["report_improvement.png"] = _improvement(known, content["options"]["confidence"])
     return found
 
 
@@ -242,12 +242,13 @@ def _iqm(drawn: dict[str, Any], numbers: Mapping[str, int], confidence: float) -
     for of in drawn["methods"]:
         columns = (drawn["x"], of["estimate"], of["low"], of["high"])
         draw_method(axis, numbers[of["method"]], len(drawn["methods"]), columns)
+    limit(axis, [of["estimate"] for of in drawn["methods"]], [of[end] for of in drawn["methods"] for end in ("low", "high")])
     axis.set(xlabel=drawn["x_label"], ylabel="IQM of normalised returns")
     caption(figure, f"IQM over tasks, band: {confidence:.0%} interval", fontsize="small")
     return _finished(figure, axis, drawn["methods"], numbers)
 
 
-def _profile(profiles: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
+def _profile(profiles: dict[str, Any], numbers: Mapping[str, int], confidence: float) -> bytes:
     figure, ((axis,),) = panels(1, 1, (6, 4.2))
     tau = profiles["tau"]
     for of in profiles["methods"]:
@@ -256,6 +257,7 @@ def _profile(profiles: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
         axis.fill_between(tau, of["low"], of["high"], color=drawn["color"], alpha=band, linewidth=0, step="post")
         axis.step(tau, of["fraction"], where="post", **drawn)
     axis.set(xlabel="normalised score t", ylabel="fraction of runs with a score above t", ylim=(-0.02, 1.02))
+    caption(figure, f"performance profiles, band: {confidence:.0%} interval at each t", fontsize="small")
     return _finished(figure, axis, profiles["methods"], numbers)
 
 
@@ -265,7 +267,7 @@ def _finished(figure: Any, axis: Any, methods: Sequence[Mapping[str, Any]], numb
     return _png(figure)
 
 
-def _improvement(pairs: Sequence[dict[str, Any]]) -> bytes:
+def _improvement(pairs: Sequence[dict[str, Any]], confidence: float) -> bytes:
     color = style(0).color
     high = 0.35 if len(pairs) <= 30 else 0.22
     figure, ((axis,),) = panels(1, 1, (6.5, 1.2 + high * len(pairs)))
@@ -279,6 +281,9 @@ def _improvement(pairs: Sequence[dict[str, Any]]) -> bytes:
     axis.axvline(0.5, color="0.6", linewidth=0.8, linestyle=":")
     axis.set(xlabel="probability of improvement", xlim=(-0.02, 1.02))
     axis.grid(alpha=0.3, axis="x")
+    by_ranks = any(pair.get("compares") == "ranks" for pair in pairs)
+    wider = "; of all pairs at once where runs diverged" if by_ranks else ""
+    caption(figure, f"band: {confidence:.0%} interval of each pair by itself{wider}", fontsize="small")
     return _png(figure)
 
 

@@ -13,6 +13,11 @@ not comparable. Where all methods have the same seeds, resamples draw seeds for 
 evaluated in the same episodes, and so differ less than others. Each resample has a box of its own, because luck that all methods
 share moves it, too.
 
+A method is on the front in a share of resamples. Means of n runs drawn from n spread too little, and for few runs much too
+little: of two equal methods with three runs each, the dear one would be on the front in at most 2.5% or at least 97.5% of
+resamples in 29 of 100 studies. So the deviation of each sample's means from those of its runs is multiplied by `sqrt(n / chi2)`, with
+chi2 drawn of n - 1 degrees of freedom: they then spread as Student's t. With that it is in 5 of 100.
+
 Source of the hypervolume: Zitzler and Thiele, Multiobjective evolutionary algorithms, IEEE Transactions on Evolutionary
 Computation 1999.
 """
@@ -24,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from taac.analysis.report.scores import AllScores
+from taac.analysis.report.scores import AllScores, exact
 from taac.analysis.statistics.intervals import (
     CONFIDENCE,
     RESAMPLES,
@@ -35,6 +40,7 @@ from taac.analysis.statistics.intervals import (
     student_interval,
 )
 
+_ROUNDING = 1e-12  # means that differ by less, relative to the largest, are equal
 COSTS = {"decisions": "decisions an episode", "jerk": "jerk"}
 
 
@@ -59,7 +65,7 @@ def fronts(scores: AllScores, tasks: Sequence[dict[str, Any]]) -> list[dict[str,
                 if whole.any() and np.isfinite(of.repetition[cost][whole]).all():
                     known[method] = np.stack([of.repetition[cost][whole], of.final[whole]])
                     seeds.add(tuple(r.seed for r, w in zip(of.records, whole.tolist()) if w))
-            if len(known) > 1 and len({points[0].mean() for points in known.values()}) > 1:
+            if len(known) > 1 and len({exact(points[0].mean()) for points in known.values()}) > 1:
                 same_seeds = len(seeds) == 1 and not any(None in of for of in seeds)
                 volume, methods_told = _front(list(known), list(known.values()), same_seeds)
                 for row in methods_told:
@@ -83,9 +89,12 @@ def _front(
 
     points = means([np.arange(n) for n in samples])
     rng = np.random.default_rng(SEED)
-    resampled = means([rng.integers(n, size=(RESAMPLES, n)) for n in samples])
     several = min(samples) > 1  # resampling one run says nothing of how sure it is
-    shares = nondominated(resampled).mean(0).tolist() if several else [None] * len(methods)
+    shares: list[float | None] = [None] * len(methods)
+    if several:
+        wider = np.stack([np.sqrt(n / rng.chisquare(n - 1, RESAMPLES)) for n in samples], -1)  # or one for all methods
+        resampled = means([rng.integers(n, size=(RESAMPLES, n)) for n in samples])
+        shares = nondominated(points[:, None] + wider * (resampled - points[:, None])).mean(0).tolist()
     estimate = float(hypervolume(points))
     interval = Interval(estimate, np.nan, np.nan, CONFIDENCE, "undefined: a method has one run")
     if several:
@@ -100,7 +109,9 @@ def _front(
 def nondominated(points: np.ndarray) -> np.ndarray:
     """Returns which methods no other dominates, `[..., methods]` bool, for costs and returns `[2, ..., methods]`."""
     (c, r), (other_c, other_r) = points[..., :, None], points[..., None, :]
-    dominated = (other_c <= c) & (other_r >= r) & ((other_c < c) | (other_r > r))
+    cheaper, higher = c - other_c, other_r - r
+    equal_c, equal_r = _ROUNDING * np.abs(points).max(-1)[..., None, None]
+    dominated = (cheaper >= -equal_c) & (higher >= -equal_r) & ((cheaper > equal_c) | (higher > equal_r))
     return np.logical_not(dominated.any(-1))
 
 
@@ -109,6 +120,7 @@ def hypervolume(points: np.ndarray) -> np.ndarray:
     cost, returns = np.take_along_axis(points, np.argsort(points[:1], axis=-1), -1)  # by rising cost
     best, least = np.maximum.accumulate(returns, axis=-1), returns.min(-1, keepdims=True)
     high = best[..., -1:]
-    reached = np.divide(best - least, high - least, out=np.ones_like(best), where=high > least)
+    differ = high - least > _ROUNDING * np.abs(returns).max(-1, keepdims=True)
+    reached = np.divide(best - least, high - least, out=np.ones_like(best), where=differ)
     area, most = (reached[..., :-1] * np.diff(cost, axis=-1)).sum(-1), cost[..., -1]
     return np.divide(area, most, out=np.ones_like(area), where=most > 0)

@@ -43,6 +43,11 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
     records, late = scores.match(records)
     warnings += late + comparable.roundings(records)
     steps, policy = scores.compared_steps(records, options.at_step), options.diverged
+    warnings += [
+        f"{task} is compared at step {step}, its last evaluation up to step {options.at_step} (--at_step)"
+        for task, step in steps.items()
+        if options.at_step not in (None, step)
+    ]
     records = scores.treat_diverged(records, steps, policy)
     used = [r for r in records if text.left_out(r, steps, policy) is None]
     warnings += text.run_warnings(records, steps, policy)
@@ -84,7 +89,6 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         "schema": SCHEMA,
         "taac": __version__,
         "options": {
-            "last": options.last,
             "confidence": CONFIDENCE,
             **options._asdict(),
             "anchors": options.anchors and options.anchors.name,
@@ -95,7 +99,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         "methods": sorted({r.method for r in used}),
         "runs": [_run(r, by_task, text.left_out(r, steps, policy)) for r in records],
         "tasks": tasks,
-        "family": {measure: sum(map(len, rows)) for measure, rows in made.items()},
+        "family": {measure: sum(row["improvement"] is not None for of in rows for row in of) for measure, rows in made.items()},
         "pairs": made["final"][0],
         "area_pairs": made["area"][0],
         "over_tasks": block,
@@ -176,12 +180,11 @@ def write_report(comparison: dict[str, Any], folder: Path) -> list[Path]:
     replaced by one rename. Figures of an earlier report that this one lacks are removed.
     """
     pictures = figures.draw(comparison)
-    content = {**comparison, "figures": list(pictures)}
     contents = {
-        "report.md": tables.markdown(content, list(pictures)).encode(),
-        "report.csv": tables.table(content).encode(),
-        "report.html": html_page(content).encode(),
-        "report.json": (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(),
+        "report.md": tables.markdown(comparison, list(pictures)).encode(),
+        "report.csv": tables.table(comparison).encode(),
+        "report.html": html_page(comparison).encode(),
+        "report.json": (json.dumps(comparison, indent=1, allow_nan=False) + "\n").encode(),
         **pictures,
     }
     folder.mkdir(parents=True, exist_ok=True)

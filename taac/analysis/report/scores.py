@@ -9,6 +9,7 @@ finished run that ended first, or, if no run is finished, the last step that all
 
 - The final return of a run is the mean of its last k evaluations up to that step, without the one before training. At step 0,
   which is compared only if it is requested, it is that one's.
+  Finals and areas keep 12 digits, so that rounding makes no difference of equal success rates.
 - Its area under the curve is taken from the first step common to all runs to that step, and divided by their distance, so
   that it is a return again.
 - Repetition when acting greedily is the mean over the same k evaluations.
@@ -175,7 +176,10 @@ def treat_diverged(records: Sequence[Record], steps: Mapping[str, int], policy: 
 
 
 def compared_steps(records: Sequence[Record], at_step: int | None) -> dict[str, int]:
-    """The step at which each task is compared, which is `at_step` if given. A task without a usable run has no entry."""
+    """The step at which each task is compared. A task without a usable run has no entry.
+
+    If `at_step` is given, it is the last step up to it at which an evaluation was due, or that itself without one.
+    """
     steps = {}
     for task in sorted({r.task for r in records if r.task}):
         group = [r for r in records if r.task == task]
@@ -185,7 +189,9 @@ def compared_steps(records: Sequence[Record], at_step: int | None) -> dict[str, 
         if not ended:  # all diverged
             ended = [r.budget or max(int(r.diverged or 0), r.last_due or 0) for r in group if only_diverged(r)]
         if ended:
-            steps[task] = min(ended) if at_step is None else at_step
+            steps[task] = min(ended)
+            if at_step is not None:
+                steps[task] = max((int(due) for r in runs for due in r.due if due <= at_step), default=at_step)
     return steps
 
 
@@ -229,7 +235,12 @@ def _scores(
     area = area_under_curve(r.due, r.returns, start, step) if start < step else math.nan
     exploring = _repetition(lambda name: _rollouts(r, name, step, k))
     info = {name: float(window(name).mean()) for name in r.evaluations if name.startswith(layout.INFO)}
-    return float(window("return_mean").mean()), area, _repetition(window), exploring, info
+    return exact(float(window("return_mean").mean())), exact(area), _repetition(window), exploring, info
+
+
+def exact(value: float) -> float:
+    """Rounds to 12 digits: means of the same numbers in another order are then equal."""
+    return float(f"{value:.12g}")
 
 
 def counted(record: Record, step: int) -> np.ndarray:

@@ -131,8 +131,10 @@ def _at(of: Scores, step: int) -> dict[str, Any] | None:
 
 
 def number(value: float | None) -> str:
-    """Formats a number with four digits, and None as a dash."""
-    return "-" if value is None else f"{value:.4g}"
+    """Formats a number with four digits, or all of its integer part if there are more, and None as a dash."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def with_interval(found: dict[str, Any] | None) -> str:
@@ -311,11 +313,11 @@ def verdict_line(pair: dict[str, Any]) -> str:
     interval = "no interval" if found["low"] is None else f"[{number(found['low'])}, {number(found['high'])}]"
     verdict = f"{pair['x']} is {pair['verdict']}"
     if pair["verdict"] == "inconclusive":
-        verdict, size, paired = "inconclusive", pair["detectable"], pair["paired"]
+        verdict, size = "inconclusive", pair["detectable"]
         if size is not None:
-            verdict += f"; so many runs would find {size:.3g} or more with a power of at most 0.8"
+            verdict += f"; so many runs would find a difference of {size:.3g} with a power of at most 0.8"
         if not pair["findable"]:
-            least = f"{fewest_runs(paired)} {'pairs' if paired else 'of each method'}"
+            least = f"{pair['fewest']} {'pairs' if pair['paired'] else 'of each method'}"
             verdict += f"; so few runs can give no verdict, {least} are the least"
     gone = f" ({sum(pair['diverged'])} diverged)" if any(pair["diverged"]) else ""
     return f"{pair['task']}: {what} = {estimate} {interval}{gone}: {verdict}"

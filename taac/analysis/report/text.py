@@ -43,8 +43,8 @@ def statements(content: dict[str, Any]) -> list[dict[str, str]]:
         "level": f"{options['confidence']:.0%}",
         "error": f"{1 - options['confidence']:.2g}",
         "paired": ", here on the differences of runs with equal seeds (--paired)," if options["paired"] else "",
-        "bounded": f"Returns have bounds on {bounded}. Where all returns of a pair are at a bound, the test is Fisher's exact "
-        "test and the interval is Newcombe's, from Clopper-Pearson's. " if bounded else "",
+        "bounded": f"Returns have bounds on {bounded}. Where all returns of a pair are at a bound, its own test is Fisher's "
+        "exact test and the interval is Newcombe's, from Clopper-Pearson's. " if bounded else "",
         "tuning": "; ".join(f"{method}: {text}" for method, text in content["tuning"].items()),
         "points": MOST_POINTS,
     }  # fmt: skip

@@ -17,7 +17,7 @@ import numpy as np
 
 from taac.analysis.readers.events import LARGEST
 from taac.analysis.readers.run_records import RETURN_BOUNDS, value_of
-from taac.analysis.report.scores import AllScores, Options, Scores
+from taac.analysis.report.scores import AllScores, Options, Scores, exact
 from taac.analysis.statistics import families, intervals
 from taac.analysis.statistics.differences import improvement_interval
 from taac.analysis.statistics.families import Comparison, Verdict, midranks
@@ -205,14 +205,14 @@ def _row(c: Comparison, v: Verdict, paired: bool) -> dict[str, Any]:
     interval = Interval(d.estimate, d.low, d.high, CONFIDENCE, d.method)
     improvement: dict[str, Any] | None = improvement_of(c.x, c.y)
     if v.compares == families.RANKS:
-        improvement = Interval(d.estimate + 0.5, d.low + 0.5, d.high + 0.5, CONFIDENCE, f"{d.method} of ranks")._asdict()
+        improvement = Interval(d.estimate + 0.5, d.low + 0.5, d.high + 0.5, CONFIDENCE, f"ranks, {d.method}")._asdict()
         left = families.finite_difference(c)
         interval = Interval(left, math.nan, math.nan, CONFIDENCE, "of the runs that did not diverge; see P(X > Y)")
     return {
         "difference": interval._asdict(), "improvement": improvement, "compares": v.compares, "paired": paired,
         "diverged": [sum(int(np.isneginf(task).sum()) for task in tasks) for tasks in (c.x, c.y)], "effect": v.effect,
-        "p_value": v.p_value, "p_permutation": v.p_permutation, "p_adjusted": d.p_value, "findable": v.findable,
-        "detectable": v.detectable, "verdict": d.verdict,
+        "p_value": v.p_value, "p_permutation": v.p_permutation, "p_adjusted": d.p_value, "fewest": v.fewest,
+        "findable": v.findable, "detectable": v.detectable, "verdict": d.verdict,
     }  # fmt: skip
 
 
@@ -244,7 +244,7 @@ def ranks(pairs: Sequence[Mapping[str, Any]], scores: Mapping[str, float | None]
         if pair["verdict"] != "inconclusive":
             below[x] += 1
             above[y] += 1
-    value = {m: -math.inf if s is None else s for m, s in scores.items()}
+    value = {m: -math.inf if s is None else exact(s) for m, s in scores.items()}
     found = {}
     for m in scores:
         place = 1 + sum(v > value[m] for v in value.values()) + (list(value.values()).count(value[m]) - 1) / 2

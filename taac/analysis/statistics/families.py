@@ -13,13 +13,13 @@ Bonferroni's, but has no intervals that agree with it.
 
 Two kinds of comparison leave Welch's t:
 
-- If runs of X or Y diverged, means say nothing. The scores are then replaced by their ranks among both, with diverged runs
-  tied at the lowest, and the estimate is P(X > Y) - 1/2, from -1/2 to 1/2. `N (P(X > Y) - 1/2)` is the difference of mean
-  ranks of N runs.
-- If all scores are at one of two bounds (solved or not), the permutation test is Fisher's exact test, and the interval is that
-  of `differences.bounded_difference`.
+- If runs of X or Y diverged, means say nothing. The scores are then replaced by their placements, the fraction of the other
+  method's runs below them, with diverged runs tied at the lowest. The estimate is P(X > Y) - 1/2, from -1/2 to 1/2. The
+  permutation test exchanges ranks among both.
+- If all scores are at one of two bounds (solved or not), the test of the pair is Fisher's exact test, and the interval is that
+  of `differences.bounded_difference`. Among several methods, the joint test still orders exchanges by Welch's t.
 
-Source: Lachin, Controlled Clinical Trials 1999 (worst rank).
+Source: Lachin, Controlled Clinical Trials 1999 (worst rank); Brunner and Munzel, Biometrical Journal 2000 (placements).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import nctdtrinc
+from scipy.stats import fisher_exact
 
 from taac.analysis.statistics import permutations
 from taac.analysis.statistics.differences import Difference, bounded_difference, compare, hedges_g
@@ -59,7 +60,8 @@ class Verdict(NamedTuple):
     p_value: float  # of Welch's t, or of Fisher's test, for this comparison alone
     p_permutation: float  # for this comparison alone; 1 if there is none
     effect: float  # Hedges' g, or 2 P(X > Y) - 1 for ranks; NaN if undefined
-    findable: bool  # whether so many runs can give a verdict at all
+    fewest: int  # runs of each method that can give a verdict at all
+    findable: bool  # whether these can
     detectable: float | None  # of an inconclusive one: the least difference found with a power of 0.8, in the estimate's unit
 
 
@@ -71,19 +73,23 @@ def verdicts(
     methods: Methods | None = None,
     names: Sequence[tuple[str, str]] = (),
     paired: bool = False,
-    confidence: float = CONFIDENCE,
 ) -> list[Verdict]:
-    """Verdicts on a family of comparisons. If no methods differ, the probability of any wrong verdict is at most 1 - confidence.
+    """Verdicts on a family of comparisons. If no methods differ, the probability of any wrong verdict is at most 5%.
+
+    A comparison with a single run of a method can have no verdict, so the others are not corrected for it.
 
     Args:
         methods: for the joint permutation test. Without it, the permutation test of each pair is corrected by Bonferroni.
         names: the methods (X, Y) of each comparison, which are keys of `methods`.
         paired: run i of X and run i of Y are partners, and their differences are the sample.
     """
-    family, level = len(comparisons), 1 - confidence
+    family, level = family_size(comparisons), 1 - CONFIDENCE
+    factors = _factors(comparisons, methods, paired)
     found = []
-    for c, p, p_family in zip(comparisons, *permutation_p_values(comparisons, methods, names, paired)):
+    for c, factor, p, p_family in zip(comparisons, factors, *permutation_p_values(comparisons, methods, names, paired)):
         base = _base(c, paired, 1 - level / family)
+        if family > 1 and not math.isnan(base.low):
+            base = base._replace(method=f"{base.method} for {family} comparisons at once")
         compares = RANKS if _enough(c) and has_diverged(c) else MEANS
         exact = base.spread is None and _enough(c)  # Fisher's test, or no spread: no Welch's t
         difference = _decided(base, max(0.0 if exact else min(1.0, family * base.p_value), p_family), level)
@@ -93,10 +99,12 @@ def verdicts(
         elif len(c.x) == 1:
             effect = hedges_g(c.x[0], c.y[0])
         runs = [(a.size, b.size) for a, b in zip(c.x, c.y)]
-        least = _corrected_by(c, family, methods, paired) * permutations.smallest_p_value(runs, paired)
-        findable, undecided = least <= level, difference.verdict == "inconclusive"
+        findable = _enough(c) and factor * permutations.smallest_p_value(runs, paired) <= level
+        undecided = difference.verdict == "inconclusive"
         detectable = _detectable(c, base.spread, compares, level / family) if findable and undecided else None
-        found.append(Verdict(difference, compares, p if exact else base.p_value, p, effect, findable, detectable))
+        fewest = permutations.fewest_runs(paired, factor, len(c.x))
+        alone = p if exact else base.p_value
+        found.append(Verdict(difference, compares, alone, p, effect, fewest, findable, detectable))
     return found
 
 
@@ -104,23 +112,32 @@ def permutation_p_values(
     comparisons: Sequence[Comparison], methods: Methods | None = None, names: Sequence[tuple[str, str]] = (), paired: bool = False
 ) -> tuple[list[float], list[float]]:
     """The p-values of the permutation test: of each comparison alone, and corrected for the family. Args: as `verdicts`."""
-    family = len(comparisons)
-    by = [_corrected_by(c, family, methods, paired) for c in comparisons]
-    alone = [permutation_p_value(c, paired, permutations.draws_for(n)) for c, n in zip(comparisons, by)]
+    family, factors = family_size(comparisons), _factors(comparisons, methods, paired)
+    alone = [permutation_p_value(c, paired, permutations.draws_for(math.ceil(n))) for c, n in zip(comparisons, factors)]
     corrected = [min(1.0, family * p) for p in alone]
     if methods is not None and not paired and family > 1:  # one is tested exactly
         for at, p in _joint(comparisons, methods, names).items():
-            corrected[at] = max(alone[at], p)
+            corrected[at] = max(alone[at], min(1.0, factors[at] * p))
     return alone, corrected
 
 
-def _corrected_by(c: Comparison, family: int, methods: Methods | None, paired: bool) -> int:
-    """What the p-value of a comparison's own exchanges is multiplied by: 1 where the joint test corrects it, else the family."""
-    return 1 if methods is not None and not paired and c.among in methods and _enough(c) else family
+def family_size(comparisons: Sequence[Comparison]) -> int:
+    """Returns how many of the comparisons can be tested: those with two runs or more of each method."""
+    return max(1, sum(map(_enough, comparisons)))
+
+
+def _factors(comparisons: Sequence[Comparison], methods: Methods | None, paired: bool) -> list[float]:
+    """What corrects the p-values of each comparison's permutation test: the family's size, or what the joint test leaves of it.
+
+    The joint test corrects for the comparisons that it covers. If it covers k of m, their p-values are multiplied by m / k.
+    """
+    covered = [methods is not None and not paired and c.among in methods and _enough(c) for c in comparisons]
+    family = family_size(comparisons)
+    return [family / sum(covered) if jointly else float(family) for jointly in covered]
 
 
 def _joint(comparisons: Sequence[Comparison], methods: Methods, names: Sequence[tuple[str, str]]) -> dict[int, float]:
-    """The joint permutation test's p-values by number of comparison, corrected for those that it does not cover."""
+    """The joint permutation test's p-values by number of comparison, corrected for those that it covers."""
     groups: list[permutations.Group] = []
     numbers: list[list[tuple[int, int]]] = []  # for each group: its pairs that count, and their numbers as comparisons
 
@@ -140,10 +157,7 @@ def _joint(comparisons: Sequence[Comparison], methods: Methods, names: Sequence[
             ranks = midranks(np.concatenate(list(scores.values())))
             parts = np.split(ranks, np.cumsum([r.size for r in scores.values()])[:-1])
             add(dict(zip(scores, parts)), at, [i for i in at if i not in whole])
-    covered = sum(map(len, numbers))
-    share = len(comparisons) / covered if covered else 1.0
-    found = permutations.joint(groups)
-    return {i: min(1.0, share * float(ps[j])) for ps, of in zip(found, numbers) for j, i in of}
+    return {i: float(ps[j]) for ps, of in zip(permutations.joint(groups), numbers) for j, i in of}
 
 
 def has_diverged(c: Comparison) -> bool:
@@ -172,6 +186,22 @@ def _ranked(c: Comparison) -> Comparison:
     return c._replace(x=xs, y=ys, statistic="mean", bounds=None)
 
 
+def _placed(c: Comparison) -> Comparison:
+    """Scores as placements, shifted so that the difference of their means is P(X > Y) - 1/2.
+
+    The placement of a run is the fraction of the other method's runs below it, ties counted half. The means of X's and of Y's
+    are P and 1 - P, the same estimate; its variance is that of both samples, `s_x^2 / m + s_y^2 / n`, whatever their spreads.
+    That of the ranks among both is right only for equal distributions.
+    """
+    xs, ys = [], []
+    for a, b in zip(c.x, c.y):
+        ranks = midranks(np.concatenate([a, b]))
+        above_y, above_x = (ranks[: a.size] - midranks(a)) / b.size, (ranks[a.size :] - midranks(b)) / a.size
+        xs.append(above_y - 0.5)
+        ys.append(above_x - above_x.mean())
+    return c._replace(x=xs, y=ys, statistic="mean", bounds=None)
+
+
 def permutation_p_value(c: Comparison, paired: bool = False, draws: int = permutations.DRAWS) -> float:
     """The p-value of one comparison by exchanges of its own runs; 1 with a single run somewhere."""
     if not _enough(c):
@@ -182,7 +212,13 @@ def permutation_p_value(c: Comparison, paired: bool = False, draws: int = permut
         return permutations.over_tasks(c.x, c.y, STATISTICS[c.statistic], paired, draws)
     if paired:
         return permutations.paired_samples(c.x[0] - c.y[0], draws)
+    if _solved_or_not(c):
+        return float(fisher_exact([[int(np.sum(scores == end)) for end in c.bounds or ()] for scores in (c.x[0], c.y[0])])[1])
     return permutations.two_samples(c.x[0], c.y[0], draws)
+
+
+def _solved_or_not(c: Comparison) -> bool:
+    return c.bounds is not None and all(np.isin(task, c.bounds).all() for task in (*c.x, *c.y))
 
 
 def _base(c: Comparison, paired: bool, confidence: float) -> Difference:
@@ -190,12 +226,12 @@ def _base(c: Comparison, paired: bool, confidence: float) -> Difference:
     if not _enough(c):
         return Difference(finite_difference(c), math.nan, math.nan, "undefined: one run")
     if has_diverged(c):
-        of = _ranked(c)
-        return _within(compare(of.x, of.y, "mean", paired, confidence), -0.5, 0.5)
+        found, by_ranks = (compare(of.x, of.y, "mean", paired, confidence) for of in (_placed(c), _ranked(c)))
+        return _within(by_ranks if found.spread is None else found, -0.5, 0.5)  # all above all: placements have no spread
     found = compare(c.x, c.y, c.statistic, paired, confidence)
     if c.bounds is None:
         return found
-    if not paired and all(np.isin(task, c.bounds).all() for task in (*c.x, *c.y)):
+    if not paired and _solved_or_not(c):
         return bounded_difference(c.x[0], c.y[0], c.bounds, confidence)
     low, high = c.bounds
     return _within(found, low - high, high - low)

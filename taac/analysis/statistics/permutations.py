@@ -5,8 +5,7 @@ evidence. With few runs there are few exchanges: 3 runs against 3 have a p-value
 against 5 of 0.0079.
 
 The statistic is Welch's t (`welch_evidence`), so that the tests are asymptotically right also if the spreads
-of two methods differ; over tasks it is the difference of an aggregate. For scores of solved or not, the test of two methods is
-Fisher's exact test.
+of two methods differ; over tasks it is the difference of an aggregate.
 
 Source: Janssen, Statistics and Probability Letters 1997; Chung and Romano, Annals of Statistics 2013 (studentised
 permutations); Westfall and Young, Resampling-based multiple testing, 1993, algorithm 2.8 (step-down maxT).
@@ -50,9 +49,12 @@ def smallest_p_value(runs: Sequence[tuple[int, int]], paired: bool = False) -> f
     return min(1.0, (2 if whole else 1) / exchanges)
 
 
-def fewest_runs(paired: bool = False) -> int:
-    """The fewest runs of each of two methods on one task that can give a p-value of 0.05 or less: 4, or 6 pairs."""
-    return next(n for n in itertools.count(1) if smallest_p_value([(n, n)], paired) <= 0.05)
+def fewest_runs(paired: bool = False, factor: float = 1.0, tasks: int = 1) -> int:
+    """The fewest runs of each of two methods on each task that can give a p-value of 0.05 or less, after it is multiplied.
+
+    On one task they are 4, or 6 pairs, without a factor.
+    """
+    return next(n for n in itertools.count(2) if factor * smallest_p_value([(n, n)] * tasks, paired) <= 0.05)
 
 
 def draws_for(comparisons: int) -> int:

@@ -43,23 +43,18 @@ const pairCells = (pair) => [
 
 const MOST_PAIRS = 30; // in one table
 
-// Tables of pairs: many are folded by task, which stays open with a baseline, and pairs without it are folded up behind.
+// Tables of pairs: many are folded by task, which stays open with a baseline.
 function pairsTables(id, caption, head, pairs, rowOf) {
-  const baseline = report.options.baseline ?? null;
   const tableOf = (of, name, more) => cards(`${caption}${more}`, head, of.map(rowOf), { id: name });
-  const folded = (title, of, name, more, open) =>
-    el("details", { open: open ? "" : null }, el("summary", {}, title), tableOf(of, name, more));
-  const main = baseline === null ? pairs : pairs.filter((p) => p.x === baseline || p.y === baseline);
-  const others = pairs.filter((p) => !main.includes(p));
-  const behind = others.length ? [folded(`${others.length} pairs without ${baseline}`, others, `${id}-others`, ` without ${baseline}`, false)] : [];
-  if (main.length <= MOST_PAIRS) return [tableOf(main, id, others.length ? ` with ${baseline}` : ""), ...behind];
-  const byTask = [...new Set(main.map((p) => p.task))].map((task, i) => {
-    const of = main.filter((p) => p.task === task);
+  if (pairs.length <= MOST_PAIRS) return [tableOf(pairs, id, "")];
+  const open = (report.options.baseline ?? null) === null ? null : "";
+  return [...new Set(pairs.map((p) => p.task))].map((task, i) => {
+    const of = pairs.filter((p) => p.task === task);
     const decided = of.filter((p) => p.verdict === "better" || p.verdict === "worse").length;
     const told = "verdict" in of[0] ? `, ${decided} of them decided` : "";
-    return folded(`${task ?? "all"}: ${of.length} pairs${told}`, of, `${id}-${i}`, task ? ` on ${task}` : "", baseline !== null);
+    const title = `${task ?? "all"}: ${of.length} pairs${told}`;
+    return el("details", { open }, el("summary", {}, title), tableOf(of, `${id}-${i}`, task ? ` on ${task}` : ""));
   });
-  return [...byTask, ...behind];
 }
 
 function verdicts() {
@@ -68,7 +63,7 @@ function verdicts() {
   const areas = tables("area-pairs", "areas under the curve", report.area_pairs);
   section("verdicts", "Verdicts", ...(report.pairs.length
     ? [el("p", {}, report.family_told), el("p", {}, "Settings that decide most:"), el("ul", {}, ...report.settings_told.map((text) => el("li", {}, text))), ...tables("pairs", "final returns", report.pairs), ...(areas.length ? [el("details", {}, el("summary", {}, "areas under the curve"), ...areas)] : [])]
-    : [el("p", {}, "There is only one method, so nothing to compare.")]));
+    : [el("p", {}, "No two methods have runs on the same task, so nothing is compared.")]));
 }
 
 function scores() {
