@@ -15,8 +15,8 @@ share moves it, too.
 
 A method is on the front in a share of resamples. Means of n runs drawn from n spread too little, and for few runs much too
 little: of two equal methods with three runs each, the dear one would be on the front in at most 2.5% or at least 97.5% of
-resamples in 29 of 100 studies. So the deviation of each sample's means from those of its runs is multiplied by `sqrt(n / chi2)`, with
-chi2 drawn of n - 1 degrees of freedom: they then spread as Student's t. With that it is in 5 of 100.
+resamples in 29 of 100 studies. So the deviation of each sample's means from those of its runs is multiplied by `sqrt(n / chi2)`,
+with chi2 drawn of n - 1 degrees of freedom: they then spread as Student's t. With that it is in 5 of 100.
 
 Source of the hypervolume: Zitzler and Thiele, Multiobjective evolutionary algorithms, IEEE Transactions on Evolutionary
 Computation 1999.
