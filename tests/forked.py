@@ -210,10 +210,6 @@ def run(
         env: the environment; None: that of this process, and the repository on the path.
         timeout: seconds, after which it is killed.
     """
-    if not hasattr(os, "fork"):
-        start = ["-m", "taac"] if code is None else ["-c", code]
-        command, env = [sys.executable, *start, *map(str, words)], {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
-        return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout)
     server, words = _server(), [str(word) for word in words]
     with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err:
         _order(words, cwd, code, env, out=out.name, err=err.name)

@@ -9,65 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests import forked
-
 ROOT = Path(__file__).resolve().parents[1]
-
-TRAJECTORY = '''
-import gin
-from taac.algorithms.trajectories import ConstantTrajectory
-
-
-@gin.configurable
-class FadingTrajectory(ConstantTrajectory):
-    """`a <- rate a`."""
-
-    def __init__(self, rate: float = 0.5):
-        self.rate = rate
-
-    def advance(self, tau):
-        return tau._replace(a=self.rate * tau.a)
-'''
-SMALL = [
-    "create_environment.env_name = 'Pendulum-v1'", "num_env_steps = 100", "initial_collect_steps = 20", "batch_size = 4",
-    "hidden_layers = (8,)", "replay_length = 200",
-]  # fmt: skip
-TRAIN = f"""
-import sys
-from taac import configuration, registry
-from taac.training import experiment
-registry.register()
-loaded = configuration.load(["gin/tasks/simple_control.gin", sys.argv[1]], {SMALL!r})
-trainer = configuration.build(experiment.create_experiment)
-loaded.check_used()
-while trainer.learner.num_updates < 2:
-    trainer.collect()
-    trainer.learn()
-trainer.close()
-assert type(trainer.agent.algorithm.trajectory).__name__ == "FadingTrajectory"
-assert trainer.agent.algorithm.trajectory.rate == 0.25
-"""
-
 
 def run(code, *words, cwd=ROOT):
     paths = f"import sys; sys.path[:0] = ['', {str(ROOT)!r}]\n"
     result = subprocess.run([sys.executable, "-c", paths + code, *words], capture_output=True, text=True, cwd=cwd)
     return result.stderr if result.returncode else ""
-
-
-def gin_file(folder, first=""):
-    path = folder / "taac_fading.gin"
-    path.write_text(
-        f"{first}\ninclude 'gin/methods/taac.gin'\nTaacAlgorithm.trajectory = @FadingTrajectory()\n"
-        "FadingTrajectory.rate = 0.25\n"
-    )
-    return str(path)
-
-
-def test_a_trajectory_from_outside_is_one_source_file_and_one_gin_file(tmp_path):
-    (tmp_path / "my_module.py").write_text(TRAJECTORY)
-    done = forked.run([gin_file(tmp_path, "import my_module")], code=TRAIN, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
 
 
 def decorated(source):

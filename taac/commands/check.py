@@ -13,7 +13,6 @@ from taac.errors import TaacError
 def define_flags() -> None:
     flags.define_experiment()
     flags.define_root_dir("The folder that `taac train` would be given: only its name is looked at.")
-    flags.define_collectors()
     absl_flags.DEFINE_string(
         "env_name", None, "Check this environment for everything that training needs; report faults and how to fix them."
     )
@@ -24,8 +23,7 @@ def define_flags() -> None:
 
 def run() -> None:
     names = (
-        "task", "method", "gin_file", "gin_param", "set", "num_env_steps", "seed", "root_dir", "collectors", "collector_launcher",
-        "ray_address", "env_name", "batch",
+        "task", "method", "gin_file", "gin_param", "set", "num_env_steps", "seed", "root_dir", "env_name", "batch",
     )  # fmt: skip
     given = [f"--{name}" for name in names if flags.FLAGS[name].value]
     if len(given) > 1 and {"--env_name", "--batch"} & set(given):
@@ -38,7 +36,7 @@ def run() -> None:
     elif flags.FLAGS.env_name:
         _environment(flags.FLAGS.env_name)
     else:
-        request = flags.with_collectors(flags.read_request())
+        request = flags.read_request()
         if flags.FLAGS.root_dir:
             flags.root_dir()
         request.files()  # refuses what is missing or unknown before anything is imported

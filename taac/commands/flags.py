@@ -64,26 +64,6 @@ def given_values(names: Mapping[str, str]) -> dict[str, Any]:
     return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if v not in (None, [])}
 
 
-def define_collectors() -> None:
-    flags.DEFINE_integer(
-        "collectors", None, "Processes that collect while this one learns, with equal shares of num_envs; 0, the default: none.",
-        lower_bound=0,
-    )  # fmt: skip
-    flags.DEFINE_enum("collector_launcher", None, ["processes", "ray"], "Where collectors run; processes by default.")
-    flags.DEFINE_string("ray_address", None, "The Ray cluster of collectors: auto, <host>:<port> or ray://<host>:<port>.")
-
-
-def with_collectors(request: RunRequest) -> RunRequest:
-    """Returns a request with the flags of collectors as settings."""
-    if not FLAGS.collectors and (FLAGS.collector_launcher or FLAGS.ray_address):
-        raise TaacError("--collector_launcher and --ray_address say where collectors run: give their number, --collectors N")
-    values = {
-        "create_experiment.collectors": FLAGS.collectors, "RemoteCollector.launcher": FLAGS.collector_launcher,
-        "RemoteCollector.ray_address": FLAGS.ray_address,
-    }  # fmt: skip
-    return request._replace(settings=(*request.settings, *(f"{name}={v}" for name, v in values.items() if v is not None)))
-
-
 def define_saved_agent(verb: str, about: str = "The folder of the run.") -> None:
     """Defines which agent of a run is loaded, and whether the run is trusted."""
     define_root_dir(about)

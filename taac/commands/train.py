@@ -39,7 +39,6 @@ def define_flags() -> None:
     absl_flags.DEFINE_bool(
         "forget_replay", False, "Resume without the replay buffer, as where a file of its frames is damaged: it is filled again."
     )
-    flags.define_collectors()
     absl_flags.DEFINE_float(
         "rank_timeout", 7200.0, "Under torchrun: seconds that ranks wait for one that hangs. Above what an evaluation takes.",
         lower_bound=1.0,
@@ -47,7 +46,7 @@ def define_flags() -> None:
 
 
 def run() -> None:
-    request, extend = flags.with_collectors(flags.read_request()), flags.FLAGS.extend
+    request, extend = flags.read_request(), flags.FLAGS.extend
     changed = tuple(flags.FLAGS.resume_with)
     needed = "--extend" if extend else "--resume_with" if changed else ""
     of_run = None if request.task or request.method or request.gin_files else _own_config(needed, flags.FLAGS.trust)

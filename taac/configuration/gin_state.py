@@ -1,7 +1,6 @@
 """Access to gin's process-wide state. Only this file uses gin's private parts.
 
-gin-config 0.5.0 is of 2021 and no later one may come. `NEEDED` lists all that is used of it beyond `import gin`; without one of
-these names this module is not loaded. CONTRIBUTING.md says what is done then.
+gin-config 0.5.0 is of 2021 and no later one may come. CONTRIBUTING.md says what is done if it breaks.
 """
 
 from __future__ import annotations
@@ -19,28 +18,6 @@ from gin import config_parser
 from taac.errors import TaacError
 
 MACRO = "gin.macro"  # selector of a macro, whose scope is its name
-
-
-NEEDED = {
-    gin_config: (
-        "ConfigurableReference", "ParsedBindingKey", "ParserDelegate",
-        "_CONFIG", "_IMPORTS", "_OPERATIVE_CONFIG", "_REGISTRY", "_SINGLETONS", "_set_config_is_locked",
-    ),
-    config_parser: ("BindingStatement", "ConfigParser", "ImportStatement", "IncludeStatement"),
-}  # fmt: skip
-
-
-def check_gin() -> None:
-    """Raises TaacError if the installed gin lacks a name that is used here."""
-    missing = [f"{module.__name__}.{name}" for module, found in NEEDED.items() for name in found if not hasattr(module, name)]
-    if missing:
-        raise TaacError(
-            f"the installed gin-config has no {', '.join(missing)}, which configuration needs: `pip install gin-config==0.5.0`"
-        )
-
-
-check_gin()
-
 Reference = gin_config.ConfigurableReference  # `@name` or `@name()`; `%name` is `@name/gin.macro()`
 Binding = config_parser.BindingStatement
 Import = config_parser.ImportStatement

@@ -4,12 +4,11 @@ An episode is a `TimeStep` of its frames, FIRST to LAST, with leaves `[N+1, ...]
 
 A file is numpy's `.npz`. It holds only arrays and text, so reading it cannot run code. The arrays are the frames of all
 episodes in sequence, by path (`observation`, `observation/camera`, `reward`...). `meta` is JSON in UTF-8 with the format's
-version, the environment's id and spaces, the number of episodes, and a SHA-256 checksum of the arrays.
+version, the environment's id and spaces, and the number of episodes.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from pathlib import Path
@@ -175,21 +174,11 @@ class EpisodeWriter:
             **self._environment.described_spaces(),
             "episodes": self.num_episodes,
             "transitions": self.num_transitions,
-            "checksum": _checksum(arrays),
         }
         text = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
         packed = io.BytesIO()
         np.savez_compressed(packed, meta=text, **arrays)
         durable.write(self.path, packed.getvalue())
-
-
-def _checksum(arrays: dict[str, np.ndarray]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        digest.update(f"{name} {array.dtype.str} {array.shape};".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
 
 
 def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
@@ -217,8 +206,6 @@ def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
         raise
     except Exception as error:
         raise TaacError(f"the demonstrations '{source}' cannot be read, the file may be damaged: {error}") from error
-    if meta.get("checksum") != _checksum(arrays):
-        raise TaacError(f"the demonstrations '{source}' are damaged: the checksum does not fit their frames")
     frames = _packed(f"the demonstrations '{source}'", arrays, environment)
     starts = frames.is_first().nonzero().flatten().tolist()
     ends = [*starts[1:], len(frames.step_type)]

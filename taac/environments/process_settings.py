@@ -21,7 +21,7 @@ def _default_device() -> Any:
 
 def _alarm() -> float:
     """Returns the seconds until SIGALRM arrives, or 0."""
-    return signal.getitimer(signal.ITIMER_REAL)[0] if hasattr(signal, "getitimer") else 0.0  # Windows has none
+    return signal.getitimer(signal.ITIMER_REAL)[0]
 
 
 def _directory() -> str | None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 
 # Signals that ask a process to stop, from the system or a scheduler, Ctrl-C, or a closed terminal.
-INTERRUPTIONS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name))
+INTERRUPTIONS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @contextlib.contextmanager
@@ -40,9 +40,6 @@ def interruptions_held() -> Iterator[None]:
 
     Ctrl-C goes to a terminal's whole process group. A compiler that it interrupts would look like one that failed.
     """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
     try:
         yield

@@ -34,7 +34,7 @@ def use_program_cache() -> None:
         return
     try:
         own.mkdir(mode=0o700, exist_ok=True)
-        foreign = hasattr(os, "getuid") and own.lstat().st_uid != os.getuid()
+        foreign = own.lstat().st_uid != os.getuid()
     except OSError as error:
         raise TaacError(f"no folder for compiled programs: {error}. Name another by {VARIABLE}") from error
     if foreign or own.is_symlink():

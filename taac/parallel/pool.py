@@ -25,6 +25,7 @@ from taac.runs.files import Damaged
 from taac.runs.terminal import warn_user
 
 START = 60.0  # seconds that a process may take to start, besides those for a frame
+WINDOW = 3600.0  # seconds within which losses are counted
 
 
 class Lost(Exception):
@@ -118,7 +119,7 @@ class CollectorPool:
         seed: of the run. Each collector, and each replacement of one, has a seed derived from it.
         lost_info: returns the leaves of the `info` at a frame that ends a lost collector's episodes, from those of its time step.
         timeout: seconds that a frame may take; None waits for ever.
-        max_replacements, window: greatest number of collectors that are replaced within `window` seconds.
+        max_replacements: greatest number of collectors that are replaced within `WINDOW` seconds.
     """
 
     def __init__(
@@ -130,11 +131,10 @@ class CollectorPool:
         lost_info: Callable[[list[np.ndarray]], list[np.ndarray]],
         timeout: float | None,
         max_replacements: int,
-        window: float,
     ):
         self.remotes = [Remote(index) for index in range(number)]
         self._start, self._plan, self._seed, self._lost_info = start, plan, seed, lost_info
-        self._timeout, self._max_replacements, self._window = timeout, max_replacements, window
+        self._timeout, self._max_replacements = timeout, max_replacements
         self._replaced_at: deque[float] = deque()
 
     @property
@@ -249,11 +249,11 @@ class CollectorPool:
 
     def _check_replacements(self, failure: str) -> None:
         now = time.monotonic()
-        while self._replaced_at and now - self._replaced_at[0] > self._window:
+        while self._replaced_at and now - self._replaced_at[0] > WINDOW:
             self._replaced_at.popleft()
         if len(self._replaced_at) >= self._max_replacements:
             raise EnvironmentFailed(
-                f"{failure}. Collectors have been replaced {len(self._replaced_at)} times within {self._window:g} s, and "
+                f"{failure}. Collectors have been replaced {len(self._replaced_at)} times within {WINDOW:g} s, and "
                 f"RemoteCollector.max_replacements = {self._max_replacements} allows no more"
             )
         self._replaced_at.append(now)

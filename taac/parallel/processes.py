@@ -75,9 +75,7 @@ class ProcessChannel:
 
 
 def _context() -> Any:
-    """Returns how processes are started: forked from one that has imported the package and does nothing else, or afresh."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
+    """Returns how processes are started: forked from one that has imported the package and does nothing else."""
     # Now, because starting it lets SIGINT and SIGTERM through, and a server that is started after it would end by them.
     resource_tracker.ensure_running()
     context = multiprocessing.get_context("forkserver")
@@ -96,8 +94,7 @@ def serve(connection: Connection, variables: dict[str, str]) -> None:
     # handled, not ignored: programs that an environment starts would inherit that.
     for number in INTERRUPTIONS:
         signal.signal(number, lambda *_: None)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTIONS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTIONS)
     inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     over = threading.Event()
     threading.Thread(target=_read, args=(connection, inbox, over), daemon=True).start()

@@ -54,9 +54,8 @@ class RemoteCollector(Collecting):
             with every order.
         timeout: seconds that a frame may take, after which its collector is replaced; None waits for ever. A resumed collector
             may take as long for each frame of its running episodes, which it repeats.
-        max_replacements: greatest number of collectors that are replaced within `replacement_window` seconds. One is replaced
+        max_replacements: greatest number of collectors that are replaced within an hour. One is replaced
             when its process dies, does not answer, or its environment fails. Its running episodes are truncated.
-        replacement_window: see there.
     """
 
     def __init__(
@@ -78,7 +77,6 @@ class RemoteCollector(Collecting):
         updates_per_broadcast: int = 1,
         timeout: float | None = None,
         max_replacements: int = 10,
-        replacement_window: float = 3600.0,
     ):
         super().__init__(environment, agent, replay, signal_returns)
         if number < 1 or environment.num_envs % number:
@@ -102,7 +100,7 @@ class RemoteCollector(Collecting):
         self.pool = CollectorPool(
             number, _launcher(launcher, ray_address, number),
             lambda own: worker.Plan(configuration, build, self._share, own, uniform_steps, explorer),
-            seed, self._lost_info, timeout, max_replacements, replacement_window,
+            seed, self._lost_info, timeout, max_replacements,
         )  # fmt: skip
 
     # Collecting ------------------------------------------------------------------------------------------------------

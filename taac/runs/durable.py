@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-
-try:
-    import fcntl
-except ImportError:  # on Windows, where nothing is locked
-    fcntl = None  # type: ignore[assignment]
 
 from taac.errors import TaacError
 from taac.runs.files import NotPlain, check_file, named, open_file
@@ -81,9 +77,8 @@ def locked(path: Path) -> Iterator[None]:
     """
     descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
     try:
-        if fcntl is not None:
-            with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
@@ -91,8 +86,6 @@ def locked(path: Path) -> Iterator[None]:
 
 def sync(path: Path) -> None:
     """Flushes a file, or a folder's list of entries, to the disk."""
-    if os.name == "nt":  # has no such call for folders, and does it for files on closing them
-        return
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
     try:
         with named(path):

@@ -65,9 +65,7 @@ def open_file(path: Path, flags: int) -> int:
     """
     if check_file(path) and flags & os.O_APPEND and os.lstat(path).st_nlink > 1:  # what is appended would appear there too
         raise NotPlain(f"{path} has a second name (a hard link), and was not touched; move it away, or put a copy there")
-    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):  # not on every system
-        flags |= getattr(os, name, 0)
-    return os.open(path, flags, 0o666)
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import difflib
+import fcntl
 import io
 import json
 import os
@@ -18,7 +19,6 @@ from typing import Any
 from taac.errors import Occupied, TaacError
 from taac.runs import durable, extension, files, layout, provenance
 from taac.runs.checkpoint import Checkpoints
-from taac.runs.durable import fcntl
 from taac.runs.layout import COLUMNS, EpisodeSummary
 from taac.runs.provenance import command, now
 
@@ -139,7 +139,7 @@ class RunFolder:
         except OSError as error:
             raise durable.refusal(error, path, 0, otherwise="give a folder that you can write to") from error
         with os.fdopen(descriptor, "r+b") as file:
-            while fcntl is not None:
+            while True:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
@@ -161,9 +161,9 @@ class RunFolder:
             try:
                 yield
             finally:
-                if fcntl is not None:  # a process forked meanwhile, such as one that compiles, still has the file open
-                    with contextlib.suppress(OSError):  # closing the file unlocks it otherwise
-                        fcntl.flock(file, fcntl.LOCK_UN)
+                # A process forked meanwhile, such as one that compiles, still has the file open.
+                with contextlib.suppress(OSError):  # closing the file unlocks it otherwise
+                    fcntl.flock(file, fcntl.LOCK_UN)
 
     def begin(self, config: str, about: dict[str, Any], info: Sequence[str] = ()) -> None:
         """Creates the files of a new run. `info` names what its environment reports, as in `create_environment`."""

@@ -155,7 +155,6 @@ def _task_weights(strength: float | Schedule | Sequence[float | Schedule], parts
 
 @gin.configurable(denylist=["ranks"])
 def create_experiment(
-    trainer_ctor: Callable[..., Trainer] = Trainer,
     learner_ctor: Callable[..., Learner] = Learner,
     replay_buffer_ctor: Callable[..., ReplayBuffer] = ReplayBuffer,
     replay_device: str | None = None,
@@ -177,7 +176,7 @@ def create_experiment(
     """Builds a trainer, ready to train, from the gin bindings.
 
     Args:
-        trainer_ctor, learner_ctor, replay_buffer_ctor: constructors of the parts. A buffer with arguments `compute_reward` or
+        learner_ctor, replay_buffer_ctor: constructors of the parts. A buffer with arguments `compute_reward` or
             `compute_terminated` is given these functions of an environment with goals.
         replay_device: where frames are stored: "cpu", or None for the agent's device.
         demonstrations: a file of `taac play --record_demonstrations`, or a Minari dataset as "minari:ID".
@@ -256,7 +255,7 @@ def create_experiment(
             seed_generators(own_seed(seed, ranks))
         first = update_ratio.initial_collect_steps
         collector = create_collector(environment, learner, replay_buffer, own_seed(seed, ranks), first, collectors, offline)
-        trainer = trainer_ctor(
+        trainer = Trainer(
             collector, learner, replay_buffer, intervals, update_ratio, Evaluator(agent, evaluation_environment, seed), Saving(),
             (Reporter if ranks.first else SilentReporter)(collector, learner),
             load_from=(load_from,) if isinstance(load_from, str) else load_from, replay=replay, **several,

@@ -43,12 +43,11 @@ def compared(root, *more, **asked):
 
 def with_runs_in_forks():
     """Calls `taac` with this process's words; the runs that it starts on this machine need not import everything again."""
-    if hasattr(os, "fork"):
-        local.subprocess = SimpleNamespace(Popen=_Fork, STDOUT=None)
+    local.subprocess = SimpleNamespace(Popen=_Fork, STDOUT=None)
     runpy.run_module("taac", run_name="__main__", alter_sys=True)
 
 
-class _Fork(multiprocessing.get_context("fork" if hasattr(os, "fork") else None).Process):
+class _Fork(multiprocessing.get_context("fork").Process):
     """Of `subprocess.Popen`, what is needed for a run that is not stopped."""
 
     def __init__(self, command, *, stdout, env, preexec_fn, **_):

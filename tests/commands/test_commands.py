@@ -243,7 +243,6 @@ def test_an_unfinished_run_is_resumed(trained, tmp_path):
     assert run["status"] == "finished" and [r["env_steps"] for r in run["resumed"]] == [200]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_ctrl_c_stops_a_run_in_order_and_a_second_one_at_once(tmp_path):
     """With environments in processes of their own, which Ctrl-C reaches too."""
     words = ["train", "--root_dir", "run", "--gin_file", "experiments/smoke.gin"]
@@ -315,7 +314,6 @@ def stopped_in_order(folder):
     return status == "interrupted" and len(list((folder / "checkpoints").glob("*.json"))) == 1
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_a_signal_to_all_processes_of_a_run_stops_it_in_order(tmp_path):
     """As a terminal that is closed sends it: environments have processes of their own."""
     process = long_run(tmp_path, "num_envs = 2", "create_environment.asynchronous = True")
@@ -325,7 +323,6 @@ def test_a_signal_to_all_processes_of_a_run_stops_it_in_order(tmp_path):
     assert stopped_in_order(tmp_path / "run")
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_a_run_whose_output_pipe_is_closed_still_stops_in_order(tmp_path):
     """`taac train ... | tee log`: Ctrl-C ends tee at once."""
     process = long_run(tmp_path, one_output=True)
@@ -335,7 +332,6 @@ def test_a_run_whose_output_pipe_is_closed_still_stops_in_order(tmp_path):
     assert stopped_in_order(tmp_path / "run")
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.parametrize("seconds, code", [(60.0, 3), (0.0, 75)])
 def test_a_signal_that_comes_twice_at_once_came_once(seconds, code):
     """A terminal sends it to all processes, and make, or a batch script, passes it on."""
@@ -350,7 +346,6 @@ def test_a_signal_that_comes_twice_at_once_came_once(seconds, code):
     assert ("stopped at once" in result.stderr) == (code == 75)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_a_signal_that_was_ignored_at_the_start_is_ignored_still(tmp_path):
     process = long_run(tmp_path, ignored=[signal.SIGINT])
     process.send_signal(signal.SIGINT)
@@ -379,7 +374,6 @@ def test_modules_of_a_strangers_folder_are_not_imported(tmp_path, command, entry
     assert not (tmp_path / "code_ran").exists()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="has no named pipes")
 @pytest.mark.parametrize(
     "flags", [("plot",), pytest.param(("play", "--num_episodes", 1, "--timeline", "time.png"), marks=pytest.mark.slow)]
 )
@@ -393,7 +387,6 @@ def test_a_matplotlibrc_of_a_strangers_folder_configures_nothing(trained, tmp_pa
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.skipif(os.name == "nt", reason="links need a privilege")
 def test_mujoco_logs_nothing_through_a_link(trained, tmp_path):
     """Its warnings go to MUJOCO_LOG.TXT in the working directory."""
     unstable = ["create_environment.env_kwargs = {'reset_noise_scale': 1e12}", "num_env_steps = 8"]
@@ -547,7 +540,7 @@ def test_plot_and_report_of_several_runs(trained, tmp_path):
 def test_check_prints_what_would_be_trained(tmp_path):
     result = taac(
         "check", "--gin_file", "gin/tasks/simple_control.gin", "--gin_file", "gin/methods/taac.gin", "--root_dir", "run",
-        "--collectors", "1", cwd=tmp_path,
+        "--set", "collectors=1", cwd=tmp_path,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     out = result.stdout

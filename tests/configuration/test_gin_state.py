@@ -2,56 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import re
 import tokenize
 from pathlib import Path
 
 import gin
 import pytest
-from gin import config as gin_config
-from gin import config_parser
 
 from taac.configuration import gin_state
 from taac.errors import TaacError
-
-ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("config", "config_parser", "resource_reader", "selector_map", "utils")
-FILES = [path for folder in ("taac", "experiments", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
-
-
-def uses_private_parts(source: str) -> bool:
-    """Whether a module uses more than what `import gin` offers: modules of gin's, or names that begin with an underscore."""
-    if not re.search(r"^\s*(import|from) gin\b", source, re.MULTILINE):
-        return False
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import) and any(alias.name.startswith("gin.") for alias in node.names):
-            return True
-        if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").split(".")[0] == "gin":
-            return True
-        of_gin = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "gin"
-        if of_gin and (node.attr.startswith("_") or node.attr in MODULES):
-            return True
-    return False
-
-
-def test_only_one_file_uses_what_gin_keeps_private():
-    users = {str(path.relative_to(ROOT)) for path in FILES if uses_private_parts(path.read_text(encoding="utf-8"))}
-    assert users == {"taac/configuration/gin_state.py", "tests/configuration/test_gin_state.py"}
-
-
-def test_the_list_of_what_is_needed_is_all_that_is_used():
-    tree = ast.parse(Path(gin_state.__file__).read_text(encoding="utf-8"))
-    plain = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
-    modules = {"gin_config": gin_config, "config_parser": config_parser}
-    used = {(modules[node.value.id], node.attr) for node in plain if node.value.id in modules}
-    assert used == {(module, name) for module, names in gin_state.NEEDED.items() for name in names}
-
-
-def test_a_name_that_gin_loses_is_told(monkeypatch):
-    monkeypatch.delattr(gin_config, "_CONFIG")
-    with pytest.raises(TaacError, match=r"has no gin.config._CONFIG, .*gin-config=="):
-        gin_state.check_gin()
 
 
 def test_what_they_do():

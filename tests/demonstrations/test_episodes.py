@@ -127,12 +127,6 @@ def test_the_file_holds_no_code(recorded):
     assert meta["transitions"] == 60 and meta["action_space"]["high"] == "2.0"
 
 
-def test_the_checksum_of_a_file_is_always_the_same():
-    """Files that earlier versions recorded hold it."""
-    arrays = {"step_type": np.arange(3, dtype=np.uint8), "reward": np.zeros((2, 1), dtype=np.float32)}
-    assert episode_files._checksum(arrays) == "92d4da8003de6c3ae1340a931f76927d1a4c89b561207d2c40c5a31647aadb1d"
-
-
 def test_a_file_with_a_pickle_in_it_is_refused(recorded):
     path, environment = recorded
     with np.load(path) as held:
@@ -172,24 +166,12 @@ def rewritten(path, change):
     np.savez(path, meta=np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8), **arrays)
 
 
-def checked(change):
-    """The same, with a checksum that fits."""
-
-    def both(meta, arrays):
-        change(meta, arrays)
-        meta["checksum"] = episode_files._checksum(arrays)
-
-    return both
-
-
 REFUSED = {
     "newer": (lambda m, a: m.update(format=2), "have format 2; this version of taac reads up to format 1"),
-    "another reward": (lambda m, a: a["reward"].__setitem__(3, 7.0), "are damaged: the checksum does not fit"),
-    "no checksum": (lambda m, a: m.pop("checksum"), "are damaged: the checksum does not fit"),
-    "fewer frames": (checked(lambda m, a: a.update({k: v[:-1] for k, v in a.items()})), "episode 1 is not whole"),
-    "no beginning": (checked(lambda m, a: a.update({k: v[1:] for k, v in a.items()})), "episode 0 is not whole"),
-    "not finite": (checked(lambda m, a: a["observation"].__setitem__(5, np.nan)), "frame 5: 'observation.*nan, expected"),
-    "no episode": (checked(lambda m, a: a.update({k: v[:0] for k, v in a.items()})), "is not whole"),
+    "fewer frames": (lambda m, a: a.update({k: v[:-1] for k, v in a.items()}), "episode 1 is not whole"),
+    "no beginning": (lambda m, a: a.update({k: v[1:] for k, v in a.items()}), "episode 0 is not whole"),
+    "not finite": (lambda m, a: a["observation"].__setitem__(5, np.nan), "frame 5: 'observation.*nan, expected"),
+    "no episode": (lambda m, a: a.update({k: v[:0] for k, v in a.items()}), "is not whole"),
     "other spaces": (lambda m, a: m["action_space"].update(low="-3.0"), r"their action_space is .*-3\.0.*is .*-2\.0"),
 }
 
@@ -222,12 +204,11 @@ OUTSIDE = {
 
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_frames_outside_the_spaces_are_refused(tmp_path, name):
-    """With a checksum that fits."""
     env_name, array, place, value, message = OUTSIDE[name]
     environment = create_environment(env_name, num_envs=1)
     record(tmp_path / "e.npz", environment, 70)
     read(str(tmp_path / "e.npz"), environment)
-    rewritten(tmp_path / "e.npz", checked(lambda m, a: a[array].__setitem__(place, value)))
+    rewritten(tmp_path / "e.npz", lambda m, a: a[array].__setitem__(place, value))
     with pytest.raises(TaacError, match=f"e.npz': episode 0, {message}"):
         read(str(tmp_path / "e.npz"), environment)
 
@@ -240,7 +221,7 @@ def test_rounding_and_simulators_that_leave_their_own_bounds_are_allowed(tmp_pat
         arrays["discount"][3] = np.nextafter(np.float32(1), np.float32(2))
         arrays["observation"][4] = 1e30
 
-    rewritten(path, checked(change))
+    rewritten(path, change)
     assert len(read(str(path), environment)) == 2
 
 
@@ -275,7 +256,7 @@ def claimed(shape, dtype="<f4"):
 @pytest.mark.parametrize(
     "name, data",
     [("meta", claimed((10**12,), "|u1")), ("reward", claimed((10**6, 10**6))), ("reward", claimed((-2, -2))),
-     ("reward", claimed((100,))), ("reward", b"\x93NUMPY\x09\0" + b"\0" * 8), ("reward", b"anything")],
+     ("reward", claimed((100,))), ("reward", b"\x93NUMPY\x09\0" + b"\0" * 8), ("reward", b"anything at all")],
 )  # fmt: skip
 def test_an_array_that_is_not_what_it_claims_is_refused(recorded, name, data):
     path, environment = recorded
@@ -284,7 +265,7 @@ def test_an_array_that_is_not_what_it_claims_is_refused(recorded, name, data):
     with zipfile.ZipFile(path, "w") as held:
         for member, content in members.items():
             held.writestr(member, content)
-    with pytest.raises(TaacError, match="damaged"):
+    with pytest.raises(TaacError, match="damaged|holds .* expected"):
         read(str(path), environment)
 
 
@@ -335,7 +316,7 @@ def test_a_recording_ends_before_it_is_too_large_to_be_read(tmp_path, monkeypatc
 )
 def test_arrays_of_other_shapes_and_kinds_are_refused(recorded, name, change):
     path, environment = recorded
-    rewritten(path, checked(lambda meta, arrays: arrays.update({name: np.asarray(change(arrays[name]))})))
+    rewritten(path, lambda meta, arrays: arrays.update({name: np.asarray(change(arrays[name]))}))
     with pytest.raises(TaacError, match=r"point.npz': '.*' holds .* expected .* of shape"):
         read(str(path), environment)
 

@@ -169,7 +169,6 @@ def test_the_compiler_leaves_the_bias_out_of_the_product():
     assert called.count(torch.ops.aten.mm.default) == 2 and torch.ops.aten.addmm.default not in called
 
 
-@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals cannot be blocked here")
 def test_interruptions_wait_while_it_compiles(monkeypatch):
     held = []
 

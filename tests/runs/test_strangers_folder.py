@@ -21,8 +21,6 @@ from taac.runs.run_folder import RunFolder
 from taac.training.summaries import SummaryWriter
 from tests.analysis.campaigns import make_run, summarize
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has no named pipes, and links need a privilege")
-
 
 @pytest.fixture(autouse=True)
 def alarm():
