@@ -79,6 +79,8 @@ class Agent(nn.Module):
             self._absent = _prefixes(others)
             for name in others:
                 delattr(algorithm, name)
+        self.signal_names = tuple(signal.name for signal in reward_signals)  # of any role
+        if role != "learn":
             reward_normalizer, reward_signals = None, ()
         self.algorithm = algorithm
         self.observation_normalizer = observation_normalizer

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Collection, Iterator
 from contextvars import ContextVar
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn as nn
@@ -83,6 +83,8 @@ class Algorithm(ForwardingConstructor, nn.Module):
     takes_noise = False  # whether `rollout_step` takes the noise of its continuous action, see `taac/acting/noise.py`
     action_size: int  # A, the width of that noise
     actor_feature_size: int  # of `actor_features`
+    # The critics learn from a segment if any of its frames 0..T-2, the first one, or all are not LAST.
+    critics_need: Literal["any", "first", "all"] = "any"
     learns_on_last_frame = True  # whether anything but targets is computed from a segment's last frame
     info_depends_on_action = True  # whether `info` depends on the chosen action: then explorers must not change it
 

@@ -98,6 +98,7 @@ class SacChunkAlgorithm(SacAlgorithm):
         if best_of is not None and best_of < 1:
             raise TaacError(f"SacChunkAlgorithm.best_of must be 1 or more samples, or None, got {best_of}")
         self.length, self.keep_cut_windows, self.step_size = chunk_length, keep_cut_windows, action_spec.numel
+        self.critics_need = "first" if keep_cut_windows else "all"
         self.cloning_weight, self.best_of, self.action_size = cloning_weight, best_of, chunk_length * action_spec.numel
         super().__init__(observation_spec, bounded((self.action_size,), -1.0, 1.0), **sac_arguments)
         if type(self.td_loss) is not OneStepTDLoss:

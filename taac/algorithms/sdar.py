@@ -120,6 +120,13 @@ class SdarAlgorithm(SacAlgorithm):
         return self._mix(before, torch.empty_like(before).uniform_(-1.0, 1.0), act)
 
     @staticmethod
+    def _executed(time_step: TimeStep, probability: torch.Tensor) -> torch.Tensor:
+        """Returns the fraction of dimensions that acted at each frame, `[T, B]`; at T-1, whose action it lacks, their mean
+        probability, which no return pays."""
+        acted = (time_step.prev_action[1:] != time_step.prev_action[:-1]) | time_step.is_first()[:-1].unsqueeze(-1)
+        return torch.cat([acted.to(probability.dtype), probability[-1:]]).mean(-1)
+
+    @staticmethod
     def _mix(before: torch.Tensor, a_hat: torch.Tensor, act: torch.Tensor, probability: Nest = ()) -> AlgStep:
         return AlgStep(torch.where(act, a_hat, before), (), (), act, probability)
 
@@ -170,7 +177,8 @@ class SdarAlgorithm(SacAlgorithm):
                 both = self.beta_temperature.alpha() * entropy - self.temperature.alpha() * log_pi
                 bonus = self.share_out(both[1:])
                 value = value + bonus
-            value, bonus = self.priced(value, bonus, probability[1:].mean(-1))
+            _, bonus = self.priced(value, bonus, self._executed(time_step, probability)[1:])
+            value, _ = self.priced(value, None, probability[1:].mean(-1))
         prediction, learnt = critics.prediction(), self.learnt_frames
         return TrainInfo(
             actor_loss=actor_loss[learnt],

@@ -22,7 +22,7 @@ from taac.algorithms.actor_critic import ActorCriticAlgorithm, TrainInfo, traina
 from taac.algorithms.algorithm import gradients_if, learns_policy
 from taac.algorithms.chunks import ChunkTrajectory
 from taac.algorithms.critic_step import CriticStep
-from taac.algorithms.td_losses import BaseTDLoss, TAACTDLoss, TDLoss
+from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss, TAACTDLoss
 from taac.algorithms.temperature import Temperature
 from taac.algorithms.trajectories import ConstantTrajectory, Tau, Trajectory
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, TimeStep
@@ -363,7 +363,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         of a segment are replaced, because a return that passed a frame would end at the rest of another chunk.
         """
         chunks = self.trajectory
-        if not isinstance(chunks, ChunkTrajectory) or not chunks.other_rests or isinstance(self.td_loss, TDLoss):
+        stops = isinstance(self.td_loss, (OneStepTDLoss, TAACTDLoss))  # at switches: another loss may pass them
+        if not isinstance(chunks, ChunkTrajectory) or not chunks.other_rests or not stops:
             return tau_prev, b
         before, executed = (nest.index(tau_prev, frames) for frames in (slice(None, -1), slice(1, None)))
         mean, log_std = self.actor(self.tau_embedding(seen[:-1], before))

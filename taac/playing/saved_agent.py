@@ -19,6 +19,7 @@ from taac.runs import checkpoint, files, layout, own_runs
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import warn_user
 from taac.training import experiment
+from taac.training.attributes import set_strengths
 
 
 class SavedAgent(NamedTuple):
@@ -86,6 +87,7 @@ def load_saved(
             agent.algorithm.set_switch_threshold(switch_threshold)
         if (schedules := Schedules(agent)).values:  # it acts as it did there
             schedules.move(saved.env_steps, saved.num_updates)
+        set_strengths(agent, saved.state.get("attributes", {}))
     except BaseException:
         environment.close()
         raise

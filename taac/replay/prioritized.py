@@ -6,7 +6,7 @@ variant, applied to segments. Equation numbers below are that paper's.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import gin
 import torch
@@ -17,7 +17,7 @@ from taac.replay.replay_buffer import Batch, ReplayBuffer
 from taac.replay.sum_tree import SumTree
 
 
-@gin.configurable
+@gin.configurable(denylist=["critics_need"])
 class PrioritizedReplayBuffer(ReplayBuffer):
     """A ring buffer whose segments are sampled with probability `P(i) = p_i^alpha / sum_k p_k^alpha` (equation 1).
 
@@ -29,7 +29,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     A segment whose first T-1 frames, after `burn_in`, are all LAST has no critic loss, where T is the segment length requested
     when its last frame was stored. Such a segment has probability 0 and does not affect the weights. At T = 2 these are the
-    segments that begin at LAST.
+    segments that begin at LAST. Of chunks (`critics_need`) they are those that begin at LAST, or hold a LAST.
 
     With equal priorities or `alpha = 0`, sampling is uniform over the remaining segments and all weights are 1. As in
     `ReplayBuffer`, every environment then contributes equally if the number of environments divides the batch size and all
@@ -42,6 +42,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             0 disables the weights, which then stay 1.
         epsilon: added to every error, so that segments without error are still sampled; > 0, in units of Q. The paper states
             no value.
+        critics_need: see `Algorithm`; set by `create_experiment`.
         buffer_arguments: the other arguments of `ReplayBuffer`; gin binds them there.
 
     Raises:
@@ -55,6 +56,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         alpha: float = 0.6,
         beta: float = 0.4,
         epsilon: float = 0.01,
+        critics_need: Literal["any", "first", "all"] = "any",
         **buffer_arguments: Any,
     ):
         for name, value in {"alpha": alpha, "beta": beta}.items():
@@ -63,7 +65,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if not 0 < epsilon < float("inf"):
             raise TaacError(f"PrioritizedReplayBuffer.epsilon must be above 0, got {epsilon}")
         super().__init__(experience_spec, num_envs, **buffer_arguments)
-        self.alpha, self.beta, self.epsilon = alpha, beta, epsilon
+        self.alpha, self.beta, self.epsilon, self._critics_need = alpha, beta, epsilon, critics_need
         self._tree = SumTree(num_envs * self.length, self.device)  # item: environment * length + position in the ring
         self._greatest = torch.ones((), dtype=torch.float64, device=self.device)  # the greatest priority so far
         self._unopened = 0  # number of newest frames of each environment whose segments have no priority yet
@@ -110,7 +112,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         learnt_from = torch.arange(self.burn_in, stop, device=self.device).unsqueeze(1)  # frames up to T-2 of each segment
         read = ((place + learnt_from) % self.length).clamp_(max=self.reserved - 1)  # incomplete segments do not open
         step_type = self._storage.time_step.step_type[read]  # [T-1-burn_in, frames, B]
-        opens = (step_type != LAST).any(0) & (newness >= unfinished).unsqueeze(1)
+        acted = step_type[:1] != LAST if self._critics_need == "first" else step_type != LAST
+        opens = (acted.all(0) if self._critics_need == "all" else acted.any(0)) & (newness >= unfinished).unsqueeze(1)
         mass = torch.where(opens, self._greatest**self.alpha, 0.0)
         environment = torch.arange(self.num_envs, device=self.device)
         self._tree.set((environment * self.length + place.unsqueeze(1)).flatten(), mass.flatten())

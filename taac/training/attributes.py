@@ -6,7 +6,7 @@ import functools
 import math
 import numbers
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ import torch
 from taac.acting.explorers import Explorer
 from taac.acting.noise import Noise
 from taac.algorithms.actor_critic import ActorCriticAlgorithm, task_gamma
+from taac.algorithms.agent import Agent
 from taac.algorithms.temperature import Temperature
 from taac.errors import TaacError, nearest
 from taac.learning.diagnostics import reward_parts
@@ -172,6 +173,8 @@ class Attributes:
 
     def _set_gamma(self, part: int, gamma: float) -> None:
         algorithm: Any = self._learner.agent.algorithm
+        if 0 < algorithm.td_loss.repeat_gamma < 1:
+            raise TaacError("gamma cannot be set: rewards of repeated actions are stored as sums, discounted by the one before")
         for learner in _actor_critics(algorithm):
             learner.td_loss.set_gamma(part, gamma)
         self._learner.growth.gamma = algorithm.gamma
@@ -188,6 +191,18 @@ class Attributes:
         if isinstance(temperature.target_entropy, torch.Tensor):
             raise TaacError("the target entropy cannot be set: it follows a schedule, which would overwrite it")
         temperature.target_entropy = nats
+
+
+def set_strengths(agent: Agent, values: Mapping[str, float]) -> None:
+    """Gives an agent of any role the strengths of reward signals that were set while it was trained, if it has their weights.
+
+    Args:
+        values: of `Attributes.state_dict`; others than strengths are ignored, because acting does not depend on them.
+    """
+    for name, value in values.items():
+        kind, _, signal = name.partition("/")
+        if kind == "strength" and signal in agent.signal_names and isinstance(agent.algorithm, ActorCriticAlgorithm):
+            _set_weight(agent.algorithm, agent.signal_names.index(signal) - len(agent.signal_names), value)
 
 
 def _actor_critics(algorithm: ActorCriticAlgorithm) -> list[ActorCriticAlgorithm]:

@@ -228,6 +228,8 @@ def create_experiment(
         burn_in, on_last = agent.algorithm.burn_in, agent.algorithm.learns_on_last_frame
         asked = inspect.signature(replay_buffer_ctor).parameters
         known: dict[str, Any] = {name: function for name, function in environment.goal_functions.items() if name in asked}
+        if "critics_need" in asked:
+            known["critics_need"] = agent.algorithm.critics_need
         if environment.frame_stack > 1:
             known["frame_stack"] = environment.frame_stack
         replay_buffer = replay_buffer_ctor(

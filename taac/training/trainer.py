@@ -298,7 +298,7 @@ class Trainer:
         self.reporter.evaluation(found)
         if self.saving.save_best and found.is_best:
             counts = {"num_updates": self.learner.num_updates}
-            state = {name: self.saver.parts[name].state_dict() for name in ("environment", "agent")}
+            state = {name: self.saver.parts[name].state_dict() for name in ("environment", "agent", "attributes")}
             state |= {"evaluation": found.summary._asdict(), "learner": counts}
             folder.save_best(self.env_steps, state)
         self._call_hooks("after_evaluation")

@@ -15,7 +15,7 @@ from taac.algorithms.actor_regularizers import CAPS, L2C2
 from taac.algorithms.chunks import ChunkTrajectory, make_chunk
 from taac.algorithms.sac_chunk import SacChunkAlgorithm
 from taac.algorithms.sac_hybrid import SacHybridAlgorithm
-from taac.algorithms.td_losses import OneStepTDLoss, TDLoss
+from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss, TDLoss
 from taac.algorithms.temperature import Temperature
 from taac.algorithms.trajectories import Tau, follow, part_sizes
 from taac.data_structures import Experience, StepType, TimeStep
@@ -653,6 +653,18 @@ def test_rests_are_replaced_by_what_is_proposed_where_the_action_was_taken():
     expected = algorithm.trajectory.with_rest(nest.index(tau_prev, slice(1, None)), proposal)
     for new, stored, part in zip(found, tau_prev, expected):
         assert torch.equal(new[[1, 2, 3, 5]], part[[0, 1, 2, 4]]) and torch.equal(new[[0, 4]], stored[[0, 4]])
+
+
+class Unstopped(BaseTDLoss):
+    """Somebody's own, whose returns may pass any frame."""
+
+
+@pytest.mark.parametrize("td_loss", [TDLoss(), Unstopped()])
+def test_rests_stay_where_a_return_may_pass_them(td_loss):
+    algorithm = taac(other_rests=1.0, td_loss=td_loss)
+    time_step, (tau_prev, b, _) = rolled_out(algorithm, [FIRST, MID, MID])
+    found, switch = algorithm._other_rests(time_step, algorithm.encode(time_step.observation)[1], tau_prev, b)
+    assert found is tau_prev and switch is b
 
 
 @pytest.mark.parametrize("more", [{}, {"decision_price": 0.1}, {"exact_compare_through": True}])

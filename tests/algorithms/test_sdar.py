@@ -181,6 +181,24 @@ def test_the_entropy_bonus_of_a_vector_reward_adds_up(reward_weights):
     torch.testing.assert_close((values[True] - values[False])[1:], bonus[1:].detach())
 
 
+def test_a_return_pays_for_the_dimensions_that_acted_and_a_value_for_those_that_will():
+    """An N-step return passes a frame whose action was executed: there the fraction that changed counts, all at FIRST."""
+    algorithm = sdar(SDAR, price=0.25, entropy_in_target=False)
+    time_step = replayed_all()
+    before = time_step.prev_action
+    before[2:, :, 0] = before[1:2, :, 0]  # which dimension 0 repeats but at FIRST, whose previous action is 0
+    before[IS_FIRST] = 0.0
+    changed = torch.cat([(before[1:] != before[:-1]) | IS_FIRST[:-1].unsqueeze(-1), torch.ones_like(before[:1]).bool()])
+    torch.manual_seed(3)
+    info = algorithm.train_step(Experience(time_step, ()))
+    algorithm.decision_price = None
+    torch.manual_seed(3)
+    free = algorithm.train_step(Experience(time_step, ()))
+    torch.testing.assert_close(info.bonus[1:-1], -0.25 * changed.double().mean(-1)[1:-1])
+    paid = (free.value - info.value)[1:]
+    assert torch.allclose(paid[IS_FIRST[1:]], torch.tensor(0.25).double()) and ((paid > 0) & (paid < 0.2501)).all() and len(paid.unique()) > 3
+
+
 def test_at_first_the_selection_learns_nothing():
     """There is nothing to select: no gradient, no entropy, and no pull of its temperature."""
     algorithm = sdar(SDAR, entropy_in_target=False)

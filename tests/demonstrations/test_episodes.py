@@ -265,7 +265,7 @@ def test_an_array_that_is_not_what_it_claims_is_refused(recorded, name, data):
     with zipfile.ZipFile(path, "w") as held:
         for member, content in members.items():
             held.writestr(member, content)
-    with pytest.raises(TaacError, match="damaged|holds .* expected"):
+    with pytest.raises(TaacError, match=r"damaged|holds .* expected"):
         read(str(path), environment)
 
 

@@ -188,13 +188,14 @@ def test_segments_that_begin_at_last_are_never_drawn():
 
 
 @pytest.mark.parametrize(
-    "segment, burn_in, without",
-    [(2, 0, {2, 3, 6}), (3, 0, {2}), (4, 0, set()), (3, 1, {1, 2, 5}), (4, 2, {0, 1, 4}), (4, 1, {1}), (5, 1, set())],
-)
-def test_only_segments_whose_learnt_frames_are_all_last_go(segment, burn_in, without):
+    "need, segment, burn_in, without",
+    [("any", 2, 0, {2, 3, 6}), ("any", 3, 0, {2}), ("any", 4, 0, set()), ("any", 3, 1, {1, 2, 5}), ("any", 4, 2, {0, 1, 4}),
+     ("any", 4, 1, {1}), ("any", 5, 1, set()), ("first", 4, 0, {2, 3, 6}), ("all", 3, 0, {1, 2, 3, 5, 6})],
+)  # fmt: skip
+def test_only_segments_whose_learnt_frames_are_all_last_go(need, segment, burn_in, without):
     """FIRST MID LAST LAST MID MID LAST FIRST MID MID: an episode cut off at its FIRST leaves two LAST in a row."""
     kinds = [0, 1, 2, 2, 1, 1, 2, 0, 1, 1]
-    buffer = PrioritizedReplayBuffer(SPEC, 1, length=20)
+    buffer = PrioritizedReplayBuffer(SPEC, 1, length=20, critics_need=need)
     buffer.burn_in = burn_in
     for number, kind in enumerate(kinds):
         frame = frames_of(torch.tensor([0]), torch.tensor([number]), ENDLESS)
@@ -209,6 +210,15 @@ def test_a_run_tells_its_buffer_which_frames_only_warm_up_memories():
     trainer = build(*params, method="sac_recurrent")
     trainer.close()
     assert trainer.replay_buffer.burn_in == 3
+
+
+@pytest.mark.parametrize("method, more, need", [
+    ("sac", [], "any"), ("sac_chunk", [], "first"), ("sac_chunk", ["SacChunkAlgorithm.keep_cut_windows = False"], "all"),
+])  # fmt: skip
+def test_a_run_tells_its_buffer_which_frames_critics_need(method, more, need):
+    trainer = build("create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer", *more, method=method)
+    trainer.close()
+    assert trainer.replay_buffer._critics_need == need
 
 
 def test_with_nothing_to_learn_from_nothing_can_be_drawn():

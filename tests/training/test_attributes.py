@@ -10,6 +10,7 @@ import torch
 from taac import configuration
 from taac.errors import TaacError
 from taac.machine.compiled import CompiledFunction
+from taac.playing.saved_agent import load_saved
 from taac.runs.run_folder import RunFolder
 from tests.training.runs import assert_resumes_exactly, build, recorded, trained
 
@@ -48,6 +49,28 @@ def test_whether_targets_of_batch_statistics_are_copies_stays(backbone, tau):
     with pytest.raises(TaacError, match="'target_tau' must be a number"):
         trainer.attributes.set("target_tau", tau)
     trainer.close()
+
+
+def test_the_gamma_of_repeated_actions_stays():
+    """Their rewards are stored as sums that were discounted by it."""
+    trainer = build("create_environment.action_repeat = 3", method="sac")
+    with pytest.raises(TaacError, match="gamma cannot be set: rewards of repeated actions"):
+        trainer.attributes.set("gamma", 0.5)
+    trainer.close()
+
+
+@pytest.mark.parametrize("best", [False, True])
+@pytest.mark.parametrize("method", ["taac", "sac_krep"])
+def test_a_loaded_agent_has_the_strengths_that_were_set(tmp_path, method, best):
+    """They weigh the critics, by which it switches or chooses durations."""
+    trainer = build("create_agent.reward_signals = (@ICM, @RND)", *SHORT, method=method)
+    folder = RunFolder(tmp_path)
+    folder.begin(configuration.operative_config(), {"seed": 0, "environment": trainer.environment.name})
+    trainer.attributes.set("strength/icm", 50.0)
+    trainer.train(folder)
+    loaded = load_saved(tmp_path, best=best, trusted=True)
+    loaded.environment.close()
+    assert loaded.agent.algorithm.weights.tolist() == trainer.agent.algorithm.weights.tolist() == [1.0, 50.0, pytest.approx(0.1)]
 
 
 def test_what_there_is_can_be_read_and_set():
