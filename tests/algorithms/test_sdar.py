@@ -196,7 +196,8 @@ def test_a_return_pays_for_the_dimensions_that_acted_and_a_value_for_those_that_
     free = algorithm.train_step(Experience(time_step, ()))
     torch.testing.assert_close(info.bonus[1:-1], -0.25 * changed.double().mean(-1)[1:-1])
     paid = (free.value - info.value)[1:]
-    assert torch.allclose(paid[IS_FIRST[1:]], torch.tensor(0.25).double()) and ((paid > 0) & (paid < 0.2501)).all() and len(paid.unique()) > 3
+    torch.testing.assert_close(paid[IS_FIRST[1:]], torch.full_like(paid[IS_FIRST[1:]], 0.25))
+    assert ((paid > 0) & (paid < 0.2501)).all() and len(paid.unique()) > 3
 
 
 def test_at_first_the_selection_learns_nothing():
