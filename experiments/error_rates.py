@@ -1,6 +1,6 @@
 """How often the verdicts of `taac report` are wrong, and how often they find a difference: simulations.
 
-`python -m experiments.error_rates` prints the tables of docs/statistics.md; it takes some minutes on one core. `--quick` takes a
+`python -m experiments.error_rates` prints the tables of docs/statistics.md; it takes half an hour of one core. `--quick` takes a
 tenth of the trials. Runs are drawn from distributions that returns have; the code is the report's
 (`taac.analysis.statistics.families`).
 """
