@@ -46,8 +46,8 @@ class Suggestions:
                 pruner = pruners.HyperbandPruner(min_resource=least, max_resource=whole, reduction_factor=3)
             return self._optuna.create_study(study_name="taac", direction="maximize", pruner=pruner)
 
-    def _add(self, study: Any, trial: Trial) -> Any:
-        """Adds a trial to a study. Returns Optuna's object of one that runs."""
+    def _add(self, study: Any, trial: Trial, asked: bool = False) -> Any:
+        """Adds a trial to a study. Returns Optuna's object of one that runs, which may be `asked` about its last report."""
         values = {d.name: d.value(trial.texts[d.name]) for d in self._sweep.dimensions}
         running, of_rungs = trial.state == "running", self._sweep.pruner == "hyperband"
         reports = {} if trial.state == "diverged" else dict(trial.reports)
@@ -56,7 +56,7 @@ class Suggestions:
             live = study.ask(self._spaces)
             for number, (step, mean) in enumerate(reports.items(), 1):
                 live.report(mean, step)
-                if of_rungs and not (running and number == len(reports)):
+                if of_rungs and not (asked and number == len(reports)):
                     live.should_prune()  # compares with what earlier trials had at a rung, which it also notes for later ones
             if not running:
                 study.tell(live, trial.value, self._state(trial))
@@ -87,5 +87,5 @@ class Suggestions:
 
     def should_prune(self, trial: Trial) -> bool:
         study = self._new_study()
-        found = [self._add(study, trial if other.number == trial.number else other) for other in self._record.trials]
+        found = [self._add(study, trial, True) if t.number == trial.number else self._add(study, t) for t in self._record.trials]
         return bool(found[trial.number].should_prune())

@@ -144,11 +144,11 @@ class Sweeping:
             status = None
         why = f"{outcome}: {active.run.error()} (see {active.run.log})"
         self._end(active, "diverged" if status == "diverged" else "failed", why=why[:_LONGEST])
-        first = self._record.trials[:HOPELESS]
-        if len(first) == HOPELESS and all(trial.state == "failed" for trial in first):
-            raise TaacError(f"the first {HOPELESS} trials failed, so the sweep stops. Trial {active.trial.number}: {why}")
 
     def _end(self, active: _Active, state: str, value: float | None = None, why: str | None = None) -> None:
         trial = self._record.put(active.trial._replace(state=state, value=value, why=why))
         del self._active[trial.number]
         self._tell(trial)
+        first = self._record.trials[:HOPELESS]
+        if state == "failed" and len(first) == HOPELESS and all(trial.state == "failed" for trial in first):
+            raise TaacError(f"the first {HOPELESS} trials failed, so the sweep stops. Trial {trial.number}: {why}")

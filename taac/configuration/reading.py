@@ -19,6 +19,7 @@ from taac.configuration.shipped import search_path
 from taac.errors import NotTrusted, TaacError, nearest
 
 MAX_BYTES = 1 << 20  # of a gin file, about 100 times the longest
+GONE = {("RemoteCollector", "replacement_window")}  # which the configurations of earlier runs hold
 MOVED = {("create_experiment", "evaluation_wrappers"): "create_environment"}  # as runs of earlier code have it
 Check = Callable[[Binding, Config, bool], None]
 _checks: list[Check] = []
@@ -223,6 +224,8 @@ def _parse(
             except Exception as error:  # the module may raise anything while it is imported
                 raise TaacError(f"{where}: cannot import '{statement.module}': {type(error).__name__}: {error}") from error
         elif isinstance(statement, gin_state.Binding):
+            if (gin_state.short(statement.selector), statement.arg_name) in GONE:
+                continue
             bindings.append(_binding(statement, where)._replace(shipped=shipped))
         else:
             _configurable(statement.selector, where)

@@ -37,6 +37,7 @@ class Attribute(NamedTuple):
     parameter: str  # the setting that it starts from, or how its name ends; "" if none is restored by it
     within: tuple[float, float] = ABOVE_ZERO  # smallest and largest value
     saved: bool = False  # whether another part of the run already saves it
+    fixed: str = ""  # why it cannot be set
 
 
 class Attributes:
@@ -78,6 +79,8 @@ class Attributes:
         attribute = self._find(name)
         if attribute.parameter in self._schedules.values:
             raise TaacError(f"'{name}' cannot be set: {attribute.parameter} follows a schedule, which would overwrite it")
+        if attribute.fixed:
+            raise TaacError(f"'{name}' cannot be set: {attribute.fixed}")
         least, most = attribute.within
         is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
         if not (is_number and math.isfinite(value) and least <= value <= most):
@@ -97,7 +100,8 @@ class Attributes:
         for name in state.keys() & known.keys():  # None may have been put in the place of one
             entropy = name.startswith("target_entropy/") and isinstance(known[name].get(), torch.Tensor)
             if not (entropy or known[name].parameter in self._schedules.values):  # a schedule was
-                self.set(name, state[name])
+                known[name].set(state[name])
+                self._set[name] = state[name]
 
     def as_built(self) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """Returns the values that settings gave: of the attributes that start from one, and of the optimizer's groups."""
@@ -157,12 +161,16 @@ class Attributes:
         for part, name in enumerate(parts) if algorithm.td_loss.gamma.dim() else [(0, "")]:
             get = functools.partial(algorithm.td_loss.gamma_of, part)
             put = functools.partial(self._set_gamma, part)
-            names[f"gamma/{name}" if name else "gamma"] = Attribute(get, put, "gamma", (0.0, 1.0))
-        below, follows = math.ulp(0.0), algorithm.target_update
-        within = (below, 1.0)
+            repeats = 0 < algorithm.td_loss.repeat_gamma < 1
+            fixed = "rewards of repeated actions are stored as sums, discounted by the one before" if repeats else ""
+            names[f"gamma/{name}" if name else "gamma"] = Attribute(get, put, "gamma", (0.0, 1.0), fixed=fixed)
+        follows = algorithm.target_update
+        tau = self._plain(follows, "tau", (math.ulp(0.0), 1.0))
         if has_batch_statistics(algorithm.critics) and follows.period == 1:  # see `copies` of CriticStep, which is compiled
-            within = (1.0, 1.0) if follows.copies else (below, math.nextafter(1.0, 0.0))
-        tau = self._plain(follows, "tau", within)
+            if follows.copies:
+                tau = tau._replace(fixed="the targets are the critics themselves, as CrossQ has it")
+            else:
+                tau = tau._replace(within=(math.ulp(0.0), 0.999))
         names["target_tau"] = tau._replace(parameter="target_update_tau")
         for signal in self._learner.agent.signals:
             part = parts.index(signal.name)
@@ -173,8 +181,6 @@ class Attributes:
 
     def _set_gamma(self, part: int, gamma: float) -> None:
         algorithm: Any = self._learner.agent.algorithm
-        if 0 < algorithm.td_loss.repeat_gamma < 1:
-            raise TaacError("gamma cannot be set: rewards of repeated actions are stored as sums, discounted by the one before")
         for learner in _actor_critics(algorithm):
             learner.td_loss.set_gamma(part, gamma)
         self._learner.growth.gamma = algorithm.gamma

@@ -269,7 +269,16 @@ def test_ranks_of_methods_that_spread_differently_are_tested_by_brunner_and_munz
     v, expected = one(x, y), scipy.stats.brunnermunzel(x, np.maximum(y, -1e9))
     assert v.compares == RANKS and v.difference.estimate == pytest.approx(14.0 / 24 - 0.5)  # 3, 3, 4 and 4 of 6 below
     assert v.p_value == pytest.approx(expected.pvalue)
-    assert v.difference.spread.error == pytest.approx(v.difference.estimate / abs(expected.statistic))
+    error = v.difference.estimate / abs(expected.statistic)
+    assert v.difference.spread.error == pytest.approx(error)
+    half = student_quantile(0.95, v.difference.spread.df) * error
+    assert v.difference.low == pytest.approx(v.difference.estimate - half) and v.difference.low > -0.5
+
+
+def test_near_separation_the_interval_is_that_of_ranks():
+    """Placements hardly vary there: by them alone 5 runs against 5 would put P in [0.91, 1]."""
+    v = one([5, 6, 7, 8, 9.0], [DIVERGED, 1, 2, 3, 5])
+    assert v.difference.estimate == pytest.approx(24.5 / 25 - 0.5) and v.difference.low < 0.3
 
 
 def test_rounding_makes_no_verdict():
@@ -286,6 +295,8 @@ def test_what_cannot_be_tested_costs_the_others_no_power():
     )
     assert alone["T", "a", "b"] == more["T", "a", "b"] and alone["T", "a", "b"].difference.verdict == "better"
     assert not more["T", "a", "c"].findable and more["T", "a", "c"].fewest == 4
+    many = {"c": np.array([100.0]), **{str(i): rng.normal(size=4) for i in range(12)}}
+    assert family({"T": many}, [*itertools.combinations(many, 2)])["T", "c", "0"].fewest == 4
     single = one([1.0], rng.normal(size=19))  # one of 20 exchanges, but no spread
     assert not single.findable
 

@@ -154,6 +154,13 @@ def test_scores_at_a_step_are_of_the_last_evaluations_up_to_it(tmp_path):
     assert max(content["curves"][0]["x"]) == 1000  # the curves are whole
 
 
+def test_a_step_before_the_first_evaluation_is_not_the_untrained_agents(tmp_path):
+    for seed in range(2):
+        make_run(tmp_path / str(seed), "sac", "Mine-v0", seed, np.arange(11.0), steps=(0, *STEPS))
+    with pytest.raises(TaacError, match="evaluated from step 100 on, compared at 50"):
+        make_report(tmp_path, Options(at_step=50))
+
+
 def test_runs_that_were_not_there_are_left_out_of_a_comparison_at_a_step(tmp_path):
     make_run(tmp_path / "short", "sac", seed=0, steps=STEPS[:5])
     make_run(tmp_path / "late", "sac", seed=1, steps=STEPS[7:])

@@ -283,9 +283,28 @@ def test_hyperband_keeps_about_a_third_at_each_step(tmp_path):
 
 
 def test_a_run_that_cannot_be_scored_fails_its_trial_alone(tmp_path):
-    record, _ = swept(tmp_path, lambda run: (0.0, math.inf if run.method == "trial 3" else 1.0), trials=5, pruner="none")
+    endless = (0.0, math.inf)
+    record, _ = swept(tmp_path / "one", lambda run: endless if run.method == "trial 3" else (0.0, 1.0), trials=5, pruner="none")
     assert [trial.state for trial in record.trials] == ["complete"] * 3 + ["failed", "complete"]
     assert "its returns are not finite" in record.trials[3].why
+    with pytest.raises(TaacError, match=r"the first 3 trials failed.*not finite"):
+        swept(tmp_path / "all", lambda run: endless, trials=5, pruner="none")
+
+
+def test_hyperband_compares_with_what_running_trials_have(tmp_path):
+    """Of three jobs, two have passed the rung at 50 steps with more."""
+    pytest.importorskip("optuna", reason="optuna is not installed: pip install 'taac[sweep]'")
+    from taac.campaigns.suggestions import Suggestions
+
+    sweep = Sweep(SEARCH, trials=12, seeds=1, pruner="hyperband")
+    record = record_of(tmp_path, sweep)
+    suggestions = Suggestions(sweep, record, STEPS, 50)
+    for _ in range(8):
+        trial = record.put(suggestions.propose())
+        record.put(trial._replace(reports=((50, 5.0),)))
+    asked = record.put(suggestions.propose())
+    found = [suggestions.should_prune(asked._replace(number=asked.number, reports=((50, value),))) for value in (1.0, 9.0)]
+    assert found == [True, False]
 
 
 @pytest.mark.parametrize("late", [False, True])

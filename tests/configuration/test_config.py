@@ -456,6 +456,11 @@ def test_of_an_argument_that_is_passed_on_the_nearest_annotation_and_default_cou
     assert [values.default(Derived, name) for name in ("width", "depth")] == ["x", 2]
 
 
+def test_a_setting_that_is_gone_is_left_out_of_runs_of_earlier_code():
+    loaded = configuration.load([], ["RemoteCollector.replacement_window = 3600.0", "RemoteCollector.timeout = 5.0"])
+    assert loaded.bound("RemoteCollector.timeout") == 5.0 and "replacement_window" not in str(loaded)
+
+
 def test_a_setting_that_has_moved_is_read_where_runs_of_earlier_code_have_it():
     loaded = configuration.load([], ["create_experiment.evaluation_wrappers = ()"])
     assert loaded.bound("create_environment.evaluation_wrappers") == ()

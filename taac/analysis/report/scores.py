@@ -191,7 +191,7 @@ def compared_steps(records: Sequence[Record], at_step: int | None) -> dict[str, 
         if ended:
             steps[task] = min(ended)
             if at_step is not None:
-                steps[task] = max((int(due) for r in runs for due in r.due if due <= at_step), default=at_step)
+                steps[task] = max((int(due) for r in runs for due in r.due if 0 < due <= at_step), default=at_step)
     return steps
 
 

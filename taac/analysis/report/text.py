@@ -92,6 +92,8 @@ def describe_family(content: dict[str, Any]) -> str:
     kind = "every two methods" if options["baseline"] is None else f"every method with {options['baseline']}"
     level = 1 - options["confidence"]
     one = family["final"] == 1
+    if not family["final"]:
+        return "No two methods have two runs each on the same task, so nothing can be tested."
     return (
         f"{family['final']} comparison{'' if one else 's'} of final returns ({kind}, on each task and over tasks) "
         f"{'is' if one else 'are'} one family, {family['area']} of areas under the curve another. Within each, the probability "

@@ -13,9 +13,10 @@ Bonferroni's, but has no intervals that agree with it.
 
 Two kinds of comparison leave Welch's t:
 
-- If runs of X or Y diverged, means say nothing. The scores are then replaced by their placements, the fraction of the other
-  method's runs below them, with diverged runs tied at the lowest. The estimate is P(X > Y) - 1/2, from -1/2 to 1/2. The
-  permutation test exchanges ranks among both.
+- If runs of X or Y diverged, means say nothing. The estimate is then P(X > Y) - 1/2, from -1/2 to 1/2, with diverged runs tied
+  at the lowest. Its interval is Welch's of ranks among both, or of placements (the fraction of the other method's runs below
+  each), whichever reaches farther to each side: ranks are right for equal distributions, placements for any with P = 1/2, and
+  near 0 and 1 placements vary too little. The permutation test exchanges ranks.
 - If all scores are at one of two bounds (solved or not), the test of the pair is Fisher's exact test, and the interval is that
   of `differences.bounded_difference`. Among several methods, the joint test still orders exchanges by Welch's t.
 
@@ -62,7 +63,7 @@ class Verdict(NamedTuple):
     effect: float  # Hedges' g, or 2 P(X > Y) - 1 for ranks; NaN if undefined
     fewest: int  # runs of each method that can give a verdict at all
     findable: bool  # whether these can
-    detectable: float | None  # of an inconclusive one: the least difference found with a power of 0.8, in the estimate's unit
+    detectable: float | None  # of an inconclusive one: the difference found with a power of 0.8, in the estimate's unit
 
 
 Methods = Mapping[str, Mapping[str, np.ndarray]]  # the scores [runs] of all methods, by task
@@ -73,8 +74,9 @@ def verdicts(
     methods: Methods | None = None,
     names: Sequence[tuple[str, str]] = (),
     paired: bool = False,
+    confidence: float = CONFIDENCE,
 ) -> list[Verdict]:
-    """Verdicts on a family of comparisons. If no methods differ, the probability of any wrong verdict is at most 5%.
+    """Verdicts on a family of comparisons. If no methods differ, the probability of any wrong verdict is at most 1 - confidence.
 
     A comparison with a single run of a method can have no verdict, so the others are not corrected for it.
 
@@ -83,7 +85,7 @@ def verdicts(
         names: the methods (X, Y) of each comparison, which are keys of `methods`.
         paired: run i of X and run i of Y are partners, and their differences are the sample.
     """
-    family, level = family_size(comparisons), 1 - CONFIDENCE
+    family, level = family_size(comparisons), 1 - confidence
     factors = _factors(comparisons, methods, paired)
     found = []
     for c, factor, p, p_family in zip(comparisons, factors, *permutation_p_values(comparisons, methods, names, paired)):
@@ -131,9 +133,9 @@ def _factors(comparisons: Sequence[Comparison], methods: Methods | None, paired:
 
     The joint test corrects for the comparisons that it covers. If it covers k of m, their p-values are multiplied by m / k.
     """
-    covered = [methods is not None and not paired and c.among in methods and _enough(c) for c in comparisons]
-    family = family_size(comparisons)
-    return [family / sum(covered) if jointly else float(family) for jointly in covered]
+    covers = [methods is not None and not paired and c.among in methods for c in comparisons]
+    family, covered = family_size(comparisons), sum(_enough(c) for c, jointly in zip(comparisons, covers) if jointly)
+    return [family / max(1, covered) if jointly else float(family) for jointly in covers]
 
 
 def _joint(comparisons: Sequence[Comparison], methods: Methods, names: Sequence[tuple[str, str]]) -> dict[int, float]:
@@ -191,7 +193,6 @@ def _placed(c: Comparison) -> Comparison:
 
     The placement of a run is the fraction of the other method's runs below it, ties counted half. The means of X's and of Y's
     are P and 1 - P, the same estimate; its variance is that of both samples, `s_x^2 / m + s_y^2 / n`, whatever their spreads.
-    That of the ranks among both is right only for equal distributions.
     """
     xs, ys = [], []
     for a, b in zip(c.x, c.y):
@@ -226,8 +227,13 @@ def _base(c: Comparison, paired: bool, confidence: float) -> Difference:
     if not _enough(c):
         return Difference(finite_difference(c), math.nan, math.nan, "undefined: one run")
     if has_diverged(c):
-        found, by_ranks = (compare(of.x, of.y, "mean", paired, confidence) for of in (_placed(c), _ranked(c)))
-        return _within(by_ranks if found.spread is None else found, -0.5, 0.5)  # all above all: placements have no spread
+        both = [compare(of.x, of.y, "mean", paired, confidence) for of in (_ranked(c), _placed(c))]
+        known = [found for found in both if found.spread is not None]  # all above all: placements have none
+        if not known:
+            return both[0]
+        widest = max(known, key=lambda found: found.p_value)
+        low, high = min(found.low for found in known), max(found.high for found in known)
+        return _within(widest._replace(low=low, high=high), -0.5, 0.5)
     found = compare(c.x, c.y, c.statistic, paired, confidence)
     if c.bounds is None:
         return found
