@@ -57,6 +57,8 @@ environment = make(about["environment"], None if steps == "None" else int(steps)
 for name, usual in {"wrappers": "()", "action_repeat": "1", "env_kwargs": "None", "frame_stack": "1"}.items():
     if settings.get(name, usual) != usual:
         print(f"trained with {name} = {settings[name]}, which this environment lacks", file=sys.stderr)
+if settings.get("frame_stack", "1") != "1" or settings.get("action_repeat_chosen", "False") != "False":
+    sys.exit("stacks of pictures and durations that the policy chooses are made by taac: play this policy with taac play")
 names = list(about["inputs"])
 states = [name for name in names if f"next_{name}" in about["outputs"]]
 
@@ -75,6 +77,6 @@ for episode in range(int(sys.argv[2]) if len(sys.argv) > 2 else 1):
         observation, reward, terminated, truncated, _ = environment.step(action_in(environment.action_space, "action", outputs))
         inputs["first"][:] = False
         inputs.update({name: outputs[f"next_{name}"] for name in states})
-        total, length, ended = total + float(reward), length + 1, terminated or truncated
+        total, length, ended = total + float(np.sum(reward)), length + 1, terminated or truncated
         decisions += int(outputs["switch"].any())
     print(f"episode {episode + 1}: return {total:.2f}, length {length}, decisions {decisions}")

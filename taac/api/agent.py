@@ -12,11 +12,11 @@ import gymnasium
 import numpy as np
 import torch
 
-from taac import nest
+from taac import nest, specs
 from taac.acting.bare import bare_time_step, read_by_acting, whole_observation
 from taac.algorithms.agent import Agent, Policy
 from taac.api.environments import Environment, Named, named, refuse_other
-from taac.api.session import session
+from taac.api.session import session, torch_as_in_training
 from taac.data_structures import AlgStep
 from taac.environments import spaces
 from taac.environments.vector_environment import VectorEnvironment
@@ -99,7 +99,8 @@ class TrainedAgent:
         """Returns the state at the beginning of episodes of B = `num_envs` environments."""
         if num_envs < 1:
             raise TaacError(f"num_envs must be 1 or more, got {num_envs}")
-        action, memory = zeros(self._action_spec, num_envs), self._agent.initial_state(num_envs)
+        with torch_as_in_training():
+            action, memory = zeros(self._action_spec, num_envs), self._agent.initial_state(num_envs)
         nothing = np.zeros(num_envs, dtype=bool)
         return State(~nothing, nest.map_structure(nest.array, action), nest.map_structure(nest.array, memory), nothing)
 
@@ -170,8 +171,11 @@ class TrainedAgent:
         parts = ("observation", self._observation_spec, self._whole_spec, self.observation_space)
         batched, tensors = self._tensors(*parts, observation, state)
         first = torch.from_numpy(np.array(state.first))
-        initial = (zeros(self._action_spec, len(first)), self._agent.initial_state(len(first)))
-        with _threads(self.num_threads), torch.inference_mode():
+        masked = len(first) == 1 and isinstance(tensors, dict) and specs.ACTION_MASK in tensors
+        if masked and specs.forbids_acting(tensors, self._action_spec).any():
+            raise TaacError("the action_mask of the observation forbids every choice: begin a new episode before acting")
+        with _threads(self.num_threads), torch_as_in_training(), torch.inference_mode():
+            initial = (zeros(self._action_spec, len(first)), self._agent.initial_state(len(first)))
             before = nest.map_structure(torch.as_tensor, (state.action, state.memory))
             action, memory = nest.where(first, initial, before)
             seen = bare_time_step(first, whole_observation(self._whole_spec, tensors), action, self._reward_dim)
@@ -185,7 +189,7 @@ class TrainedAgent:
         num_envs = len(state.first)
         try:
             pairs = list(zip(nest.flatten(spec), _leaves(spec, whole, given), strict=True))
-        except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
             raise TaacError(f"the {what} does not fit {space}: got {given!r:.200} ({error!r})") from error
         extra = {leaf.ndim - len(part.shape) for part, leaf in pairs}
         batched = extra == {1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from collections.abc import Iterator
 
 import torch
@@ -21,19 +22,39 @@ _ARGUMENTS = {
 }  # fmt: skip
 
 
+_ALONE = threading.RLock()
+
+
+@contextlib.contextmanager
+def torch_as_in_training() -> Iterator[None]:
+    """A context in which tensors are float32 and on the CPU unless told otherwise, without autocast; on exit all is as before."""
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    with torch.device("cpu") if device.type != "cpu" else contextlib.nullcontext(), torch.autocast("cpu", enabled=False):
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+
+
 @contextlib.contextmanager
 def session(environment: Named | None = None) -> Iterator[None]:
     """A context without gin bindings and with torch's own modes, in which an environment of the program is known by its name.
 
-    On exit the caller's bindings, random numbers, number of threads, gradient mode and default dtype are restored.
+    On exit the caller's bindings, random numbers, number of threads, gradient mode and default dtype are restored. All of these
+    belong to the process, so another thread is refused.
     """
-    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    if not _ALONE.acquire(blocking=False):
+        raise TaacError(
+            "another thread of this program is in a call of taac, and gin and random numbers belong to the process: wait for it, "
+            "or use another process. TrainedAgent.act may be called meanwhile"
+        )
+    threads = torch.get_num_threads()
     name, make = (environment.name, environment.make) if environment else (None, None)
     with (
-        _random_numbers_kept(), gin_state.isolated(), torch.inference_mode(False), torch.enable_grad(),
-        given(name, make) if name and make else contextlib.nullcontext(),
+        _released(), _random_numbers_kept(), gin_state.isolated(), torch.inference_mode(False), torch.enable_grad(),
+        torch_as_in_training(), given(name, make) if name and make else contextlib.nullcontext(),
     ):  # fmt: skip
-        torch.set_default_dtype(torch.float32)
         registry.register()  # here, because gin may be locked outside
         try:
             yield
@@ -43,7 +64,14 @@ def session(environment: Named | None = None) -> Iterator[None]:
             raise
         finally:
             torch.set_num_threads(threads)
-            torch.set_default_dtype(dtype)
+
+
+@contextlib.contextmanager
+def _released() -> Iterator[None]:
+    try:
+        yield
+    finally:
+        _ALONE.release()
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from taac import configuration
+from taac.acting.random_numbers import random_numbers_kept
 from taac.api.environments import Environment, named, unknown_elsewhere
 from taac.api.run import Run
 from taac.api.session import in_python, session
@@ -144,7 +145,9 @@ class _Ending:
         self._keyword, self._function = keyword, function
 
     def __call__(self, trainer: Trainer) -> None:
-        if isinstance(answer := self._function(trainer), (bool, np.bool_)) and answer:
+        with random_numbers_kept(trainer.agent.device):  # the run is the same with it and without
+            answer = self._function(trainer)
+        if isinstance(answer, (bool, np.bool_)) and answer:
             trainer.stop_early(f"{self._keyword}: {_name(self._function)} returned True")
 
     def __getattr__(self, name: str) -> Any:

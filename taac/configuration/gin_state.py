@@ -102,12 +102,13 @@ clear = gin.clear_config  # removes all bindings, and the record of what was use
 
 @contextlib.contextmanager
 def isolated() -> Iterator[None]:
-    """A context that begins without bindings, and on exit restores those of the caller, and whether gin was locked."""
+    """A context without the caller's bindings and scope; on exit both are restored, and whether gin was locked."""
     stores: list[Any] = [gin_config._CONFIG, gin_config._SINGLETONS, gin_config._IMPORTS, gin_config._OPERATIVE_CONFIG]
     held, locked = [store.copy() for store in stores], gin.config_is_locked()
     clear()
     try:
-        yield
+        with gin.config_scope(None):
+            yield
     finally:
         clear()
         for store, before in zip(stores, held):

@@ -31,6 +31,7 @@ from taac.runs import durable
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import printable
+from taac.specs import ACTION_MASK
 
 Over = Literal["hold", "delay"]  # conditions of which there may be a mean return
 
@@ -182,6 +183,9 @@ def evaluate_conditions(
             late = (functools.partial(ActionDelay, steps=delay, observe_pending=False),) if delay else ()
             loaded[delay] = saved = load_saved(path, best, trusted, outer_wrappers=late)
             opened.callback(saved.environment.close)
+        observed = saved.environment.observation_spec
+        if max(holds) > 1 and isinstance(observed, dict) and ACTION_MASK in observed:
+            raise TaacError("hold must be 1 where observations have an action_mask, which may forbid an action that is held")
         for delay, threshold, hold in itertools.product(delays, thresholds, holds):
             saved = loaded[delay]
             if threshold is not None:

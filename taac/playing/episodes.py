@@ -58,8 +58,12 @@ def play(
                 if watcher is not None:
                     watcher(time_step, alg_step)
 
-        with contextlib.closing(pictures):
-            episodes = evaluate(saved.agent, environment, num_episodes, seed, epsilon, on_step)
+        try:
+            with contextlib.closing(pictures):
+                episodes = evaluate(saved.agent, environment, num_episodes, seed, epsilon, on_step)
+        except BaseException:
+            pictures.discard()
+            raise
         drawn = pictures.finish(environment, saved.method)
     if writer is not None:
         writer.save()

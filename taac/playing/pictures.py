@@ -58,6 +58,11 @@ class Pictures:
         if self._files and self._writer:
             self._writer.close()
 
+    def discard(self) -> None:
+        """Removes the video of episodes that failed, so that its name can be used again."""
+        if self._video:
+            self._video.unlink(missing_ok=True)
+
     def finish(self, environment: VectorEnvironment, method: str) -> list[Path]:
         if not (self._strip or self._timeline):
             return self._files

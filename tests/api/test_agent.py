@@ -372,6 +372,8 @@ def test_observations_may_be_nests():
     observation, _ = env.reset(seed=0)
     with pytest.raises(TaacError, match="expected the keys numbers, action_mask, got numbers"):
         agent.act({"numbers": observation["numbers"]}, agent.initial_state())
+    with pytest.raises(TaacError, match="action_mask of the observation forbids every choice"):
+        agent.act({**observation, "action_mask": np.zeros_like(observation["action_mask"])}, agent.initial_state())
     for bare in (observation["numbers"], [1.0, 2.0], None):
         with pytest.raises(TaacError, match="does not fit Dict"):
             agent.act(bare, agent.initial_state())

@@ -175,6 +175,30 @@ def test_callbacks_are_called_and_named(tmp_path):
     assert [text.partition(":")[0] for text in run.about["callbacks"]] == ["on_iteration", "on_evaluation", "on_checkpoint"]
 
 
+def test_what_a_callback_draws_changes_nothing(tmp_path, trained):
+    agent = trained.agent
+
+    def draw(trainer):
+        np.random.rand(3)
+        agent.act(np.zeros(3), agent.initial_state(), greedy=False)
+
+    assert_same_agent(train(tmp_path / "run", on_iteration=draw), trained)
+
+
+def test_a_recording_that_fails_leaves_no_file_in_the_way(tmp_path, trained, monkeypatch):
+    def fail(agent, environment, num_episodes, seed, epsilon, on_step):
+        path.write_bytes(b"a part of a video")
+        raise TaacError("the environment broke")
+
+    path = tmp_path / "x.gif"
+    with monkeypatch.context() as broken:
+        broken.setattr("taac.playing.episodes.evaluate", fail)
+        with pytest.raises(TaacError, match="the environment broke"):
+            trained.play(num_episodes=1, record_file=path)
+    trained.play(num_episodes=1, record_file=path)
+    assert path.stat().st_size > 1000
+
+
 def test_a_callback_that_returns_true_ends_the_run_early(tmp_path, trained):
     run = train(tmp_path / "run", on_iteration=lambda trainer: np.bool_(trainer.env_steps >= 305))
     assert run.status == "finished" and run.curve["env_steps"].tolist() == [0, 305]  # with an evaluation
