@@ -14,7 +14,7 @@ from tests.campaigns.launched import POINT, compared
 
 @pytest.mark.slow
 def test_a_report_of_trained_runs_has_the_numbers_of_their_evaluations(tmp_path):
-    short = ("num_env_steps = 200", "initial_collect_steps = 160", "evaluation_interval = 50", "updates_per_iteration = 1",
+    short = ("num_env_steps = 200", "initial_collect_steps = 90", "evaluation_interval = 50", "updates_per_iteration = 1",
              "checkpoint_interval = 1000", "Intervals.summary_interval = 50")  # fmt: skip
     params = [word for param in short for word in ("--gin_param", param)]
     code, out, err = compared(tmp_path, *params, methods="sac,taac", tasks=POINT, seeds=2)
