@@ -73,14 +73,13 @@ class Agent(nn.Module):
         if role not in get_args(Role):
             raise TaacError(f"role must be 'learn', 'collect', 'act' or 'value', got '{role}'")
         self.role, self.gathers_statistics = role, True
+        self.signal_names = tuple(signal.name for signal in reward_signals)  # of any role
         self._absent: tuple[str, ...] = ()  # prefixes of the names in a learning agent's state that this agent lacks
         if role != "learn":
             others = [] if role == "value" else _not_for_acting(algorithm)
             self._absent = _prefixes(others)
             for name in others:
                 delattr(algorithm, name)
-        self.signal_names = tuple(signal.name for signal in reward_signals)  # of any role
-        if role != "learn":
             reward_normalizer, reward_signals = None, ()
         self.algorithm = algorithm
         self.observation_normalizer = observation_normalizer

@@ -28,13 +28,14 @@ _ALONE = threading.RLock()
 @contextlib.contextmanager
 def torch_as_in_training() -> Iterator[None]:
     """A context in which tensors are float32 and on the CPU unless told otherwise, without autocast; on exit all is as before."""
-    dtype, device = torch.get_default_dtype(), torch.get_default_device()
-    with torch.device("cpu") if device.type != "cpu" else contextlib.nullcontext(), torch.autocast("cpu", enabled=False):
+    with contextlib.ExitStack() as entered:
+        entered.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(torch.float32)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(dtype)
+        if torch.get_default_device().type != "cpu":  # both contexts take long, and are seldom needed
+            entered.enter_context(torch.device("cpu"))
+        if torch.is_autocast_enabled("cpu"):
+            entered.enter_context(torch.autocast("cpu", enabled=False))
+        yield
 
 
 @contextlib.contextmanager
@@ -44,15 +45,10 @@ def session(environment: Named | None = None) -> Iterator[None]:
     On exit the caller's bindings, random numbers, number of threads, gradient mode and default dtype are restored. All of these
     belong to the process, so another thread is refused.
     """
-    if not _ALONE.acquire(blocking=False):
-        raise TaacError(
-            "another thread of this program is in a call of taac, and gin and random numbers belong to the process: wait for it, "
-            "or use another process. TrainedAgent.act may be called meanwhile"
-        )
     threads = torch.get_num_threads()
     name, make = (environment.name, environment.make) if environment else (None, None)
     with (
-        _released(), _random_numbers_kept(), gin_state.isolated(), torch.inference_mode(False), torch.enable_grad(),
+        _alone(), _random_numbers_kept(), gin_state.isolated(), torch.inference_mode(False), torch.enable_grad(),
         torch_as_in_training(), given(name, make) if name and make else contextlib.nullcontext(),
     ):  # fmt: skip
         registry.register()  # here, because gin may be locked outside
@@ -67,7 +63,12 @@ def session(environment: Named | None = None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _released() -> Iterator[None]:
+def _alone() -> Iterator[None]:
+    if not _ALONE.acquire(blocking=False):
+        raise TaacError(
+            "another thread of this program is in a call of taac, and gin and random numbers belong to the process: wait for it, "
+            "or use another process. TrainedAgent.act may be called meanwhile"
+        )
     try:
         yield
     finally:

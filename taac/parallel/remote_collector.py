@@ -54,8 +54,8 @@ class RemoteCollector(Collecting):
             with every order.
         timeout: seconds that a frame may take, after which its collector is replaced; None waits for ever. A resumed collector
             may take as long for each frame of its running episodes, which it repeats.
-        max_replacements: greatest number of collectors that are replaced within an hour. One is replaced
-            when its process dies, does not answer, or its environment fails. Its running episodes are truncated.
+        max_replacements: greatest number of collectors that are replaced within an hour. One is replaced when its process
+            dies, does not answer, or its environment fails. Its running episodes are truncated.
     """
 
     def __init__(

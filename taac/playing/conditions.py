@@ -206,19 +206,19 @@ def evaluate_runs(
     settings are told apart as in reports. Also returns notes on the runs that are left out, and on differences of
     those played, with `allow_mixed`.
     """
-    every, played_of = groups.labelled(run_records.find(Path(root)))[0], []
+    every, records = groups.labelled(run_records.find(Path(root)))[0], list[run_records.Record]()
     left = Counter[str]()
     for r in sorted(every, key=lambda r: (r.task or "", r.method)):
         if r.status == "finished" and RunFolder(Path(root) / r.folder).has_checkpoints():
-            played_of.append(r)
+            records.append(r)
         else:
             why = "without a checkpoint" if r.status == "finished" else "with the status " + r.status
             left[f"of {r.method} on {r.task} {why}"] += 1
-    if not played_of:
+    if not records:
         raise TaacError(f"{root} holds no finished run with a checkpoint")
-    notes = [*comparable.refuse_mixtures(played_of, allow_mixed), *(f"left out: {n} run(s) {of}" for of, n in left.items())]
+    notes = [*comparable.refuse_mixtures(records, allow_mixed), *(f"left out: {n} run(s) {of}" for of, n in left.items())]
     found: dict[tuple[str | None, str], list[Points]] = {}
-    for r in played_of:
+    for r in records:
         own = thresholds if any(name.endswith(".switch_threshold") for name in r.settings) else (None,)
         played = evaluate_conditions(Path(root) / r.folder, num_episodes, seed, own, *more)
         found.setdefault((r.task, r.method), []).append(played._replace(method=r.method))

@@ -89,15 +89,13 @@ def _front(
 
     points = means([np.arange(n) for n in samples])
     rng = np.random.default_rng(SEED)
-    several = min(samples) > 1  # resampling one run says nothing of how sure it is
     shares: list[float | None] = [None] * len(methods)
-    if several:
+    estimate = float(hypervolume(points))
+    interval = Interval(estimate, np.nan, np.nan, CONFIDENCE, "undefined: a method has one run")
+    if min(samples) > 1:  # resampling one run says nothing of how sure it is
         wider = np.stack([np.sqrt(n / rng.chisquare(n - 1, RESAMPLES)) for n in samples], -1)  # or one for all methods
         resampled = means([rng.integers(n, size=(RESAMPLES, n)) for n in samples])
         shares = nondominated(points[:, None] + wider * (resampled - points[:, None])).mean(0).tolist()
-    estimate = float(hypervolume(points))
-    interval = Interval(estimate, np.nan, np.nan, CONFIDENCE, "undefined: a method has one run")
-    if several:
         spread = bootstrap_spread(lambda numbers: hypervolume(means(numbers)), samples)
         interval = student_interval(estimate, spread, [np.ones(1)], CONFIDENCE, "bootstrap t")
     rows = zip(methods, nondominated(points).tolist(), shares)
