@@ -21,13 +21,14 @@ def derived_seed(seed: int, stream: int, *numbers: int) -> int:
 
 
 def seed_generators(seed: int) -> None:
-    """Seeds the global generators of torch and numpy, from which a run draws, by a number in [0, 2**32).
+    """Seeds the global generators of torch and numpy, from which a run draws, and Python's, by a number in [0, 2**32).
 
     torch is given `seed + 2**62`. A CPU uses only the low 32 bits, so it draws as after `torch.manual_seed(seed)`. The whole
     seed is one that no environment chooses, so an environment that seeds torch is noticed.
     """
     torch.manual_seed(seed + 2**62)
     np.random.seed(seed)
+    random.seed(seed)  # for environments
 
 
 class RandomNumbers:

@@ -137,6 +137,9 @@ class Memories:
     def acting_modules(self) -> list[str]:
         return [*super().acting_modules(), "encoder"]  # type: ignore[misc]
 
+    def needed_modules(self, step: AlgStep) -> dict[str, torch.Tensor]:
+        return {"encoder": torch.zeros_like(step.decided)}  # the critics' memory is for rollouts and values, not for actions
+
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         groups = super().parameter_groups()  # type: ignore[misc]
         groups["actor"] += groups.pop("actor_encoder")

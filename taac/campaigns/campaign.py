@@ -79,7 +79,11 @@ class Campaign:
                     run = self._waiting.pop(0)
                     self._attempts[run] += 1
                     self._running.append(run)
-                    self._launcher.begin(run)
+                    try:
+                        self._launcher.begin(run)
+                    except OSError as error:
+                        self._running.remove(run)
+                        self._failed[run] = f"could not be started: {error}"
                 state = self.state()
                 self._write(state)
                 tell(state)
@@ -116,7 +120,7 @@ class Campaign:
         runs = [
             {
                 "task": run.task, "method": run.method, "seed": run.seed, "folder": str(run.folder), "log": str(run.log),
-                "status": status_of[run], "attempts": self._attempts[run], "error": state.failed.get(run),
+                "status": status_of.get(run, "waiting"), "attempts": self._attempts[run], "error": state.failed.get(run),
             }
             for run in self._all
         ]  # fmt: skip

@@ -108,7 +108,7 @@ class Record:
         if folder.exists() and not folder.is_dir():
             raise TaacError(f"--root_dir {folder} is a file; give a folder")
         if not files.check_file(self.path):
-            if folder.exists() and any(path.name != layout.LOCK for path in folder.iterdir()):
+            if folder.exists() and any(p.name != layout.LOCK and not durable.is_temporary(p.name) for p in folder.iterdir()):
                 raise TaacError(f"--root_dir {folder} is not empty and holds no sweep ({RECORD}); give a new or empty folder")
             return
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from absl import flags as absl_flags
@@ -17,7 +19,7 @@ def define_flags() -> None:
     flags.define_switch_threshold()
     absl_flags.DEFINE_string("output", None, "A new .onnx or .pt2 file.")
     absl_flags.DEFINE_integer("check_steps", 1000, "Steps at which the file must act as the agent does.", lower_bound=1)
-    absl_flags.DEFINE_integer("seed", 0, "Seed of the environment of the check.", lower_bound=0)
+    absl_flags.DEFINE_integer("seed", 0, "Seed of the environment of the check.", lower_bound=0, upper_bound=2**32 - 1)
 
 
 def run() -> None:
@@ -38,9 +40,8 @@ def run() -> None:
     saved = load_saved(flags.root_dir(), best=given.best, trusted=given.trust, switch_threshold=given.switch_threshold)
     with contextlib.closing(saved.environment) as environment:
         policy = ExportedPolicy(saved.agent, environment)
-        bound = layout.read_bindings(Path(flags.root_dir()))
-        of_environment = {n.partition(".")[2]: value for n, value in bound.items() if n.startswith("create_environment.")}
-        about = {"method": saved.method, "env_steps": saved.env_steps, "environment_settings": of_environment}
+        settings = environment_settings(layout.read_bindings(Path(flags.root_dir())))
+        about = {"method": saved.method, "env_steps": saved.env_steps, "environment_settings": settings}
         if (threshold := saved.agent.algorithm.switch_threshold) is not None:
             about["switch_threshold"] = threshold
         policy_files.write(policy, path, policy_files.metadata(policy, environment, about))
@@ -56,3 +57,10 @@ def run() -> None:
         f"{parity.largest_difference:.2g}; a step takes {parity.microseconds:.0f} us, of the live agent "
         f"{parity.live_microseconds:.0f} us"
     )
+
+
+def environment_settings(bound: Mapping[str, str]) -> dict[str, str]:
+    """Returns the settings of `create_environment` by their names alone, and those of the wrappers that they name."""
+    found = {name.partition(".")[2]: value for name, value in bound.items() if name.startswith("create_environment.")}
+    wrappers = re.findall(r"@(?:\w+/)*([\w.]+)", " ".join(found.values()))
+    return found | {name: value for name, value in bound.items() if name.rpartition("/")[2].rpartition(".")[0] in wrappers}

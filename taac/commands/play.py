@@ -5,6 +5,7 @@ from __future__ import annotations
 from absl import flags as absl_flags
 
 from taac.commands import flags
+from taac.errors import TaacError
 from taac.runs.terminal import printable
 
 
@@ -28,6 +29,8 @@ def run() -> None:
     given = flags.FLAGS
     for name in ("record_file", "record_demonstrations", "film_strip", "timeline"):
         flags.checked_path(f"--{name}", given[name].value or "")
+    if given.record_file is None and (given.record_episodes > 1 or not given.overlay):
+        raise TaacError("--record_episodes and --nooverlay are for a video: add --record_file, or leave them out")
 
     from taac.playing.pictures import Pictures
 

@@ -127,6 +127,8 @@ def check(sweep: Sweep, request: RunRequest, new: bool) -> tuple[int, int]:
             if new and words not in built:
                 check_buildable(of_trial, here=True)
                 built.add(words)
+                if idle := [line for line in loaded.without_effect() if f"{dimension.name.rpartition('.')[2]} = " in line]:
+                    raise TaacError(f"--search {dimension.name} would compare equal trials: {idle[0]}")
     steps, interval = loaded.bound("Intervals.num_env_steps"), loaded.bound("Intervals.evaluation_interval", 2_500)
     fixed = ("num_env_steps", "evaluation_interval")
     if not isinstance(steps, int) or any(d.name.removeprefix("Intervals.") in fixed for d in sweep.dimensions):

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 def define_flags() -> None:
     flags.define_root_dir(
-        "The folder of the run: a new or empty folder, or one that holds the same run, unfinished; alone, it resumes that. By "
-        "default runs/<task>/<method>/seed_<n>."
+        "The folder of the run: a new or empty folder, or one that holds the same run, unfinished; alone, it resumes that. With "
+        "--task and --method, by default runs/<task>/<method>/seed_<n>."
     )
     flags.define_experiment()
     absl_flags.DEFINE_float(

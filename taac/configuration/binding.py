@@ -40,7 +40,8 @@ ALGORITHM = "create_agent.algorithm_ctor"
 OF_OTHERS = {
     "total_timesteps": "num_env_steps", "env_id": "--task", "n_envs": "num_envs", "lr": "learning_rate", "tau": "target_tau",
     "buffer_size": "replay_length", "learning_starts": "initial_collect_steps", "net_arch": "hidden_layers",
-    "ent_coef": "Temperature.initial_value", "env": "--task", "algo": "--method", "steps": "num_env_steps",
+    "ent_coef": "Temperature.initial_value (a fixed one: with Temperature.tuning=fixed)",
+    "env": "--task", "algo": "--method", "steps": "num_env_steps",
     "log_dir": "--root_dir", "logdir": "--root_dir", "tensorboard_log": "--root_dir", "device": "--set device=NAME",
     "train_freq": "updates_per_env_step", "gradient_steps": "updates_per_env_step", "target_update_interval": "target_period",
     "n_critics": "CriticEnsemble.num_critics", "action_noise": "create_collector.explorer", "optimizer_class": "optimizer_ctor",

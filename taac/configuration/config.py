@@ -22,6 +22,7 @@ SINGLE = (
     "create_experiment.demonstrations_ctor",
 )  # fmt: skip
 _WIDTHS = "hidden_layers"
+_PER_ITERATION = "updates_per_iteration"
 _CLIP = "reward_clip"  # the macro, and the parameter of `create_agent`
 
 
@@ -118,13 +119,16 @@ class Config:
         return next((self.bindings[key] for key in keys if key in self.bindings), None)
 
     def without_effect(self) -> list[str]:
-        """Returns the settings that change nothing here: those of flags for task macros that this method does not use, and a clip
-        of rewards that are not normalised. Call it after everything has been built.
+        """Returns the settings that change nothing here: those of flags for task macros that this method does not use, updates an
+        iteration beside a ratio, and a clip of rewards that are not normalised. Call it after everything has been built.
         """
         used = gin_state.used_macros()
         idle = [b for b in self.bindings.values() if b.is_macro and b.where.startswith("--") and b.scope not in used]
         told = [f"{b} has no effect: this method does not use {b.scope}" for b in idle]
         told += [*self._outdone, *self._without_widths()]
+        if self.bound("UpdateRatio.updates_per_env_step") is not None:
+            outdone = [b for b in self.bindings.values() if _PER_ITERATION in (b.scope, b.name) and b.where.startswith("--")]
+            told += [f"{b} has no effect: updates_per_env_step decides the number of updates" for b in outdone if b not in idle]
         if self.bound("create_agent.normalize_rewards", False) or self.bound("create_agent.reward_clip") is None:
             return told
         clips = [b for b in self.bindings.values() if (b.scope if b.is_macro else b.name) == _CLIP]

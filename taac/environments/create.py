@@ -14,7 +14,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from taac.configuration import Binding, Config, gin_state, reading
-from taac.environments import envpool_vector, images, offscreen, single
+from taac.environments import envpool_vector, images, offscreen, single, spaces
 from taac.environments.process_settings import Preserved
 from taac.environments.vector_environment import VectorEnvironment
 from taac.environments.workers import Workers
@@ -184,6 +184,8 @@ def create_environment(
     (make_probe,) = copies(single.make_seeded, wrappers, 1)  # in this process, so that its errors keep their own messages
     with _errors_name(env_name), Preserved(None), contextlib.closing(make_probe()) as probe:
         known = about(probe)
+        spaces.observation_spec(probe.observation_space)  # refuses what it cannot use before workers start
+        spaces.action_adapter(probe.action_space)
     return VectorEnvironment(start(), **known, remake=start, max_restarts=max_restarts)
 
 

@@ -57,7 +57,7 @@ class _Delay(gymnasium.Wrapper, RecordConstructorArgs):
         if seed is not None:
             self._random = np.random.default_rng((seed, self._most, self.stream))
         self._steps = int(self._random.integers(self._least, self._most + 1))
-        self._pending = deque([self._rest] * self._steps)
+        self._pending = deque(self._rest.copy() for _ in range(self._steps))
         return self._begin(observation), info
 
     def _begin(self, observation: Any) -> Any:

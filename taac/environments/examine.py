@@ -118,11 +118,11 @@ def _play(env: gymnasium.Env) -> tuple[list[tuple[int, bool]], int, float]:
 
     Returns the length of each episode that ended and whether it terminated, and the number of steps and their seconds.
     """
-    env.action_space.seed(0)
     ends: list[tuple[int, bool]] = []
     steps, seconds = 0, 0.0
     while len(ends) < EPISODES and steps < STEPS:
         observation = _reset(env, None if ends else 0)
+        env.action_space.seed(len(ends))  # not before, because some environments create their spaces at reset
         _check_observation(env, observation, "at reset")
         length, done = 0, False
         while not done and steps < STEPS:
@@ -149,11 +149,13 @@ def _play(env: gymnasium.Env) -> tuple[list[tuple[int, bool]], int, float]:
 
 
 def _sampled(space: gymnasium.Space, observation: Any) -> Any:
-    """Samples an action: a choice among those that the observation's mask allows, if it has one."""
+    """Samples an action: choices among those that the observation's mask allows, if it has one."""
     mask: Any = observation.get(specs.ACTION_MASK) if isinstance(observation, dict) else None
-    if isinstance(space, Discrete) and np.shape(mask) == (space.n,) and np.isin(mask, (0, 1)).all():
-        return space.sample(np.asarray(mask).astype(np.int8))
-    return space.sample()
+    counts = [space.n] if isinstance(space, Discrete) else space.nvec.ravel() if isinstance(space, MultiDiscrete) else []
+    if mask is None or np.size(mask) != sum(counts) or not np.isin(mask, (0, 1)).all():
+        return space.sample()
+    parts = np.split(np.asarray(mask, np.int8).ravel(), np.cumsum(counts)[:-1])  # of each choice
+    return space.sample(parts[0] if isinstance(space, Discrete) else tuple(parts))
 
 
 def _reset(env: gymnasium.Env, seed: int | None) -> Any:
@@ -248,8 +250,8 @@ def _seeding(make: Callable[[], gymnasium.Env]) -> Finding:
     """Checks that the same seed and actions repeat an episode, in a second environment and again in the first."""
 
     def play(env: gymnasium.Env) -> list[Any]:
-        env.action_space.seed(1)
         observation, _ = env.reset(seed=5)
+        env.action_space.seed(1)
         steps: list[Any] = [_bytes(observation)]
         done = False
         while not done and len(steps) < 200:
@@ -301,8 +303,9 @@ def _as_in_training(env_name: str) -> Finding:
         before, lasts = environment.reset(0), 0
         for _ in range(300):
             drawn, observation = actions.sample(), before.observation
-            if isinstance(environment.action_space, Discrete) and isinstance(observation, dict) and "action_mask" in observation:
-                masks = observation["action_mask"].numpy() | before.is_last().unsqueeze(-1).numpy()  # where none may be left
+            if isinstance(observation, dict) and specs.ACTION_MASK in observation:
+                mask = observation[specs.ACTION_MASK]
+                masks = (mask | nest.broadcast(before.is_last(), mask)).numpy()  # where none may be left
                 drawn = np.array([_sampled(environment.action_space, {specs.ACTION_MASK: mask}) for mask in masks])
             now = environment.step(spaces.to_unit("random play", environment.action_space, drawn))
             if not torch.equal(before.is_last(), now.is_first()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import importlib
 import os
@@ -192,13 +193,15 @@ def module_of(spec: EnvSpec) -> str:
 
 
 def reward_dim(env: gymnasium.Env) -> int | None:
-    """Returns D if the environment has vector rewards, declared by a `reward_space` of rank 1 (no other); else None."""
-    if not env.has_wrapper_attr("reward_space"):
-        return None
-    shape = env.get_wrapper_attr("reward_space").shape
-    if len(shape) != 1:
+    """Returns D if the environment has vector rewards, declared by a `reward_space` of rank 1; else None.
+
+    A wrapper that makes rewards numbers sets `reward_space = None`.
+    """
+    space = env.get_wrapper_attr("reward_space") if env.has_wrapper_attr("reward_space") else None
+    shape = () if space is None else space.shape
+    if len(shape) > 1:
         raise TaacError(f"a reward_space must have rank 1 (a vector of rewards), got shape {list(shape)}")
-    return int(shape[0])
+    return int(shape[0]) if shape else None
 
 
 def goal_functions(env: gymnasium.Env) -> dict[str, Callable[..., Any]]:
@@ -291,7 +294,8 @@ class ActionRepeat(gymnasium.Wrapper):
         total: Any = 0.0
         raw: Any = 0.0
         for i in range(num_steps):
-            observation, reward, terminated, truncated, info = self.env.step(action)
+            # A copy, because an environment may write into its action.
+            observation, reward, terminated, truncated, info = self.env.step(copy.deepcopy(action))
             total = total + self.gamma**i * np.asarray(reward, dtype=np.float64)
             raw = raw + np.asarray(reward, dtype=np.float64)
             if terminated or truncated:

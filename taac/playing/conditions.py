@@ -9,7 +9,7 @@ import io
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -26,7 +26,7 @@ from taac.data_structures import AlgStep, Nest, TimeStep
 from taac.environments.delays import ActionDelay
 from taac.errors import TaacError
 from taac.pictures.panels import panels
-from taac.playing.saved_agent import load_saved
+from taac.playing.saved_agent import SavedAgent, load_saved
 from taac.runs import durable
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
@@ -178,14 +178,8 @@ def evaluate_conditions(
         raise TaacError(f"switch_threshold must be 0 or more and below 1, got {outside[0]}")
     points = []
     with contextlib.ExitStack() as opened:
-        loaded = {}
-        for delay in delays:  # all before the first episode, because an environment may refuse a delay
-            late = (functools.partial(ActionDelay, steps=delay, observe_pending=False),) if delay else ()
-            loaded[delay] = saved = load_saved(path, best, trusted, outer_wrappers=late)
-            opened.callback(saved.environment.close)
-        observed = saved.environment.observation_spec
-        if max(holds) > 1 and isinstance(observed, dict) and ACTION_MASK in observed:
-            raise TaacError("hold must be 1 where observations have an action_mask, which may forbid an action that is held")
+        # All before the first episode, because an environment may refuse a delay.
+        loaded = {delay: opened.enter_context(_loaded(path, max(holds), delay, best, trusted)) for delay in delays}
         for delay, threshold, hold in itertools.product(delays, thresholds, holds):
             saved = loaded[delay]
             if threshold is not None:
@@ -196,8 +190,28 @@ def evaluate_conditions(
     return Points(saved.environment.name, saved.method, points)
 
 
+@contextlib.contextmanager
+def _loaded(path: str | Path, longest: int, delay: int, best: bool, trusted: bool) -> Iterator[SavedAgent]:
+    """Loads a run whose actions will be late, and held for `longest` steps at most. Closes its environment on exit."""
+    late = (functools.partial(ActionDelay, steps=delay, observe_pending=False),) if delay else ()
+    saved = load_saved(path, best, trusted, outer_wrappers=late)
+    with contextlib.closing(saved.environment):
+        observed = saved.environment.observation_spec
+        if longest > 1 and isinstance(observed, dict) and ACTION_MASK in observed:
+            raise TaacError("hold must be 1 where observations have an action_mask, which may forbid an action that is held")
+        yield saved
+
+
 def evaluate_runs(
-    root: str | Path, num_episodes: int, seed: int, thresholds: Sequence[float | None], *more: Any, allow_mixed: bool = False
+    root: str | Path,
+    num_episodes: int,
+    seed: int,
+    thresholds: Sequence[float | None],
+    holds: Sequence[int],
+    delays: Sequence[int],
+    best: bool = False,
+    trusted: bool = False,
+    allow_mixed: bool = False,
 ) -> tuple[list[Points], list[str]]:
     """Plays the finished runs with checkpoints below a folder. Returns the points of each task and method: means over its runs.
 
@@ -217,10 +231,19 @@ def evaluate_runs(
     if not records:
         raise TaacError(f"{root} holds no finished run with a checkpoint")
     notes = [*comparable.refuse_mixtures(records, allow_mixed), *(f"left out: {n} run(s) {of}" for of, n in left.items())]
+    switching = {r.folder for r in records if any(name.endswith(".switch_threshold") for name in r.settings)}
+    if any(threshold is not None for threshold in thresholds) and not switching:
+        raise TaacError(f"no method of the runs in {root} has a switch_threshold: leave it out")
+    for r in {(r.task, r.method): r for r in records}.values():  # refuses what does not fit before any episode
+        try:
+            with _loaded(Path(root) / r.folder, max(holds), max(delays), best, trusted):
+                pass
+        except TaacError as error:
+            raise TaacError(f"{r.folder}: {error}") from error
     found: dict[tuple[str | None, str], list[Points]] = {}
     for r in records:
-        own = thresholds if any(name.endswith(".switch_threshold") for name in r.settings) else (None,)
-        played = evaluate_conditions(Path(root) / r.folder, num_episodes, seed, own, *more)
+        own = thresholds if r.folder in switching else (None,)
+        played = evaluate_conditions(Path(root) / r.folder, num_episodes, seed, own, holds, delays, best, trusted)
         found.setdefault((r.task, r.method), []).append(played._replace(method=r.method))
     return [_mean_of(runs) for runs in found.values()], notes
 
@@ -231,19 +254,22 @@ def _mean_of(runs: list[Points]) -> Points:
         each = [point.summary for point in same]
         names = [name for name in EpisodeSummary._fields if name != "info"]
         means: dict[str, Any] = {name: float(np.mean([getattr(s, name) for s in each])) for name in names}
-        means |= {"episodes": len(runs), "return_std": float(np.std([s.return_mean for s in each])), "info": {}}
+        told = [name for name in each[0].info if all(name in s.info for s in each)]
+        info = {name: float(np.mean([s.info[name] for s in each])) for name in told}
+        means |= {"episodes": len(runs), "return_std": float(np.std([s.return_mean for s in each])), "info": info}
         points.append(Point(same[0].condition, each[0]._replace(**means)))
     return runs[0]._replace(points=points)
 
 
 def table_of_runs(found: Sequence[Points]) -> str:
     """Returns the means over runs as text, a table for each environment and a line for each method and condition."""
-    text = []
+    tables = []
     for environment, of_environment in itertools.groupby(found, key=lambda points: points.environment):
-        text += [f"{printable(environment)}, greedy episodes of finished runs:\n", f"{'method':<24} runs {HEAD}"]
+        text = [f"{printable(environment)}, greedy episodes of finished runs:\n", f"{'method':<24} runs {HEAD}"]
         for points in of_environment:
             text += [f"{printable(points.method):<24} {p.summary.episodes:>4} {p}" for p in points.points]
-    return "\n".join([*text, *_legend("runs, in these episodes")])
+        tables.append("\n".join(text))
+    return "\n".join(["\n\n".join(tables), *_legend("runs, in these episodes")])
 
 
 def write(found: Points | Sequence[Points], path: Path) -> None:
@@ -253,16 +279,18 @@ def write(found: Points | Sequence[Points], path: Path) -> None:
 
 def _table(found: Points | Sequence[Points]) -> bytes:
     """Returns a CSV file: of several runs task and method, then the condition and the columns of `EpisodeSummary`."""
-    several = [] if isinstance(found, Points) else ["task", "method"]
+    several = not isinstance(found, Points)
+    renamed = {"episodes": "runs", "return_std": "return_std_of_runs"} if several else {}
+    rows = []
+    for of in [found] if isinstance(found, Points) else found:
+        told = {"task": of.environment, "method": of.method} if several else {}
+        for point in of.points:
+            numbers = {renamed.get(name, name): value for name, value in point.summary.numbers().items()}
+            rows.append({**told, **point.condition._asdict(), **numbers})
     file = io.StringIO()
-    writer = csv.writer(file)
-    for i, of in enumerate([found] if isinstance(found, Points) else found):
-        if i == 0:
-            renamed = {"episodes": "runs", "return_std": "return_std_of_runs"} if several else {}
-            names = (renamed.get(name, name) for name in of.points[0].summary.numbers())
-            writer.writerow((*several, *Condition._fields, *names))
-        told = (of.environment, of.method) if several else ()
-        writer.writerows((*told, *point.condition, *point.summary.numbers().values()) for point in of.points)
+    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))  # tasks tell other things in info
+    writer.writeheader()
+    writer.writerows(rows)
     return file.getvalue().encode()
 
 
@@ -292,7 +320,8 @@ def _picture(found: Points) -> bytes:
     axis.set(xlabel="steps for which an action is held" if by_hold else late, ylabel="return")
     hold = line[0].condition.hold
     held = "" if by_hold or hold == 1 else f", hold {hold}"
-    title = f"{found.method} on {found.environment}" + ("" if by_hold or by_delay else ": switch_threshold") + held
+    thresholds = len(lines[0]) > 1 and not (by_hold or by_delay)
+    title = f"{found.method} on {found.environment}{': switch_threshold' if thresholds else ''}{held}"
     alone = len(lines) == 1 and not by_delay and labels != ["delay 0"]  # what a legend would say
     axis.set_title(f"{title}, {labels[0]}" if alone else title)
     if by_hold or by_delay:

@@ -125,7 +125,8 @@ class ReplayBuffer:
         if frames <= held:
             return
         needed, free = frames * self.frame_bytes, available_bytes(self.device)
-        if needed - held * self.frame_bytes > free:
+        old = held * self.frame_bytes  # held until all is copied; on a CPU, memory is taken where something is written
+        if (needed if self.device.type == "cuda" else max(old, needed - old)) > free:
             raise TaacError(
                 f"the replay buffer needs {readable_bytes(needed)} ({frames} frames x {self.num_envs} environments x "
                 f"{readable_bytes(self.frame_bytes / self.num_envs)} a frame), but {readable_bytes(free)} is free on "

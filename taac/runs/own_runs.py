@@ -34,7 +34,7 @@ def note(folder: Path, config: str, modules: Iterable[str]) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if line not in _lines(path):
             with open(path, "a", encoding="utf-8") as file:
-                file.write(f"{line}\n")
+                file.write(f"\n{line}")  # a line before it may be torn, where a disk was full
 
 
 def allow_imports(folder: Path, config: str) -> None:
@@ -61,7 +61,7 @@ def _notes() -> Path:
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
 
 
 def _digest(folder: Path, config: str) -> str:

@@ -25,7 +25,7 @@ from taac.runs.provenance import command, now
 # Keys of run.json that may change between checkpoints.
 CHANGING = (
     "status", "end", "resumed", "stopped", "diverged", "error", "extended", "changed", "callbacks",
-    "compiled",
+    "compiled", "products",
 )  # fmt: skip
 COUNTS = ("env_steps", "updates")  # keys that a run adds when it has finished
 _MOST_LINES, _MOST_CHANGES, _LONGEST_LINE = 1000, 100, 500  # compared and shown of a configuration that differs
@@ -96,27 +96,31 @@ class RunFolder:
                 raise
             return "unfinished"
 
-    def extend(self, config: str, env_steps: int) -> None:
-        """Makes the run, which `open` calls "shorter" and which stands at `env_steps`, one of a configuration with more steps."""
+    def extend(self, config: str, env_steps: int, by: str = "") -> None:
+        """Makes the run, which `open` calls "shorter" and which stands at `env_steps`, one of a configuration with more steps.
+
+        run.json names the command `by` which it was done, by default this process's.
+        """
         found = extension.lengths(files.read_text(self.config), config)
         assert found is not None
         run = self.read_run()
         entry = {
-            "time": now(), "env_steps": env_steps, "from": found[0], "to": found[1], "command": command(),
+            "time": now(), "env_steps": env_steps, "from": found[0], "to": found[1], "command": by or command(),
             "follow_length": extension.following_length(config),
         }  # fmt: skip
         self._go_on(run, "extended", entry, "to", config)
 
-    def change(self, config: str, env_steps: int) -> None:
-        """Makes the run, which `open` calls "other", one of another configuration from where it stands on."""
+    def change(self, config: str, env_steps: int, by: str = "") -> None:
+        """Makes the run, which `open` calls "other", one of another configuration from where it stands; `by` as in `extend`."""
         run, changes = self.read_run(), extension.changes(files.read_text(self.config), config)
         settings = {name: list(values) for name, values in changes.items()}
-        entry = {"time": now(), "env_steps": env_steps, "command": command(), "settings": settings}
+        entry = {"time": now(), "env_steps": env_steps, "command": by or command(), "settings": settings}
         self._go_on(run, "changed", entry, "settings", config)
 
     def _go_on(self, run: dict[str, Any], name: str, entry: dict[str, Any], key: str, config: str) -> None:
         """Adds an entry to a list in run.json. Replaces one with the same `key`, which a command left that was killed here."""
-        held = [e for e in extension.entries(run, name) if e.get(key) != entry[key]]
+        same = {"env_steps": entry["env_steps"], key: entry[key]}
+        held = [e for e in extension.entries(run, name) if not same.items() <= e.items()]
         # run.json first: killed before config.gin is written, the run is unfinished and the same command does this again.
         self.write_run({**run, "status": "running", "end": None, name: [*held, entry]})
         self._write(self.config, config)

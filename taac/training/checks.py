@@ -75,9 +75,8 @@ def check_centralised(algorithm: Algorithm) -> None:
     if own is None or isinstance(own, RecurrentEncoder):
         raise TaacError(
             f"the observation has a '{specs.GLOBAL_STATE}', which only critics may see, but the actor of "
-            f"{type(algorithm).__name__} sees all that they see: bind SacAlgorithm.actor_encoder_ctor = @LocalEncoder (or that "
-            "of DiscreteSacAlgorithm or TaacAlgorithm). Recurrent algorithms do not support it. If the actor may see it, give "
-            "it another key"
+            f"{type(algorithm).__name__} sees all that they see: bind ActorCriticAlgorithm.actor_encoder_ctor = @LocalEncoder. "
+            "Recurrent algorithms do not support it. If the actor may see it, give it another key"
         )
 
 

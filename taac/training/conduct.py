@@ -101,15 +101,18 @@ def conduct(
             if status != "new":
                 check_count(folder, trainer.ranks)
             if status in ("unfinished", "shorter", "other") and folder.has_checkpoints():
+                by = str((about or {}).get("command", ""))
                 if status == "shorter":
-                    _extend(trainer, folder, operative, tell, forget_replay)
+                    _extend(trainer, folder, operative, tell, forget_replay, by)
                 elif status == "other":
                     _check_changes(trainer, folder, operative)  # it may have finished meanwhile
-                    _change(trainer, folder, operative, tell, forget_replay)
+                    _change(trainer, folder, operative, tell, forget_replay, by)
                 else:
                     trainer.resume(folder, forget_replay=forget_replay)
                 _resume(trainer, loaded, folder, operative, about or {}, forget_replay)
                 tell(f"resuming {folder.path} at {trainer.env_steps} environment steps")
+                if trainer.update_ratio.filling(trainer.num_env_steps):
+                    tell("note: nothing more will be learnt: filling the replay buffer anew takes the steps that are left")
                 if forget_replay:
                     tell("note: to go on after an interruption, leave --forget_replay out: it would forget the new frames, too")
             else:
@@ -183,14 +186,14 @@ def _begin(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str, 
 
 
 def _extend(
-    trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[[str], None], forget_replay: bool = False
+    trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[[str], None], forget_replay: bool = False, by: str = ""
 ) -> None:
     extension.refuse_ratio(operative)
     decided = trainer.agent.compiled
     trainer.resume(folder, forget_replay=forget_replay)
     if decided != trainer.agent.compiled:
         tell("note: the shorter run was not compiled, so this one goes on uncompiled and is rounded differently from a new one")
-    folder.extend(operative, trainer.env_steps)
+    folder.extend(operative, trainer.env_steps, by)
     for name in extension.following_length(operative):
         tell(
             f"note: {name} follows the length of the run. It followed the shorter one until now, so this run differs from one "
@@ -251,10 +254,10 @@ def _is(reference: str, kind: type) -> bool:
 
 
 def _change(
-    trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[[str], None], forget_replay: bool = False
+    trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[[str], None], forget_replay: bool = False, by: str = ""
 ) -> None:
     trainer.resume(folder, operative, forget_replay)
-    folder.change(operative, trainer.env_steps)
+    folder.change(operative, trainer.env_steps, by)
     for line in history.describe_changes({"changed": folder.read_run()["changed"]})[-1:]:
         tell(f"note: {line}")
 
@@ -318,8 +321,9 @@ def _train(trainer: Trainer, folder: RunFolder, interruption: Interruption, abou
         with bar(trainer.num_env_steps, trainer.env_steps) as progress:
             trainer.train(folder, progress, about, interruption)
     except OSError as error:
-        if error.errno not in durable.FULL:
-            _mark(folder, status="failed", error=shortened(error))
+        _mark(folder, status="failed", error=shortened(error))
+        elsewhere = isinstance(error.filename, str) and folder.path.resolve() not in Path(error.filename).resolve().parents
+        if error.errno not in durable.FULL or elsewhere:
             raise
         raise durable.refusal(error, folder.path, trainer.checkpoint_bytes(), folder.checkpoints.what_remains()) from error
     except RankLost as error:

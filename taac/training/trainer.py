@@ -175,7 +175,7 @@ class Trainer:
                     self.evaluate(folder)
                 # Asked once an iteration: a later signal is for the next one.
                 told_to_stop = self.parallel.stopping() or self.evaluator.unfinished
-                if due.checkpoint or told_to_stop or self.stopped:
+                if due.checkpoint or (told_to_stop and self.env_steps) or self.stopped:  # a run of 0 steps begins anew
                     self.save(folder)
                 else:
                     self.saver.write_full_chunks(folder)

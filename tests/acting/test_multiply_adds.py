@@ -12,6 +12,7 @@ import torch.nn as nn
 from taac.acting.evaluation import evaluate
 from taac.acting.multiply_adds import MultiplyAdds
 from taac.acting.rollout import Rollout
+from taac.algorithms.memories import Memories
 from taac.networks.layers import EnsembleLinear
 from taac.playing.conditions import Holding
 from tests.methods import REPRESENTATIVES, fitting
@@ -29,7 +30,8 @@ def by_hooks(agent, act):
         else:
             total += out.numel() * given[0].shape[-1]
 
-    for module in agent.algorithm.modules():
+    idle = set(agent.algorithm.encoder.modules()) if isinstance(agent.algorithm, Memories) else set()  # of the critics
+    for module in set(agent.algorithm.modules()) - idle:
         if isinstance(module, (nn.Linear, EnsembleLinear, nn.GRUCell)):
             handles.append(module.register_forward_hook(add))
     try:
@@ -69,6 +71,14 @@ def test_none_where_an_action_is_held():
     one = counts.count(lambda: agent.predict_step(trainer.collector.environment.reset(0), agent.initial_state(1)))[1]
     assert 0 < episode.decisions < episode.length
     assert episode.multiply_adds == episode.decisions * one[0]
+
+
+def test_the_memory_of_the_critics_is_not_the_actors():
+    trainer = build(method="sac_recurrent")
+    agent, first = trainer.agent, trainer.collector.environment.reset(0)
+    cost = MultiplyAdds(agent).count(lambda: agent.predict_step(first, agent.initial_state(1)))[1]
+    needed = (agent.algorithm.actor_encoder, agent.algorithm.actor)
+    assert 0 < cost[0] <= sum(p.numel() for module in needed for p in module.parameters())
 
 
 def test_of_two_policies_only_those_that_are_asked():

@@ -11,7 +11,9 @@ import pytest
 
 import taac
 from taac.api import evaluating
+from taac.errors import TaacError
 from taac.pictures.panels import panels
+from taac.playing import conditions
 from taac.playing.conditions import Condition, Point, Points, evaluate_runs, table_of_runs, write
 from taac.runs.layout import EpisodeSummary
 
@@ -63,6 +65,18 @@ def test_of_many_runs_the_means_of_each_method_are_over_its_runs(tmp_path):
     assert float(rows[-1]["return_std_of_runs"]) == mean.return_std and "nan" not in str(found[0].points[0])
     lines = table_of_runs(found).splitlines()
     assert lines[0] == "Pendulum-v1, greedy episodes of finished runs:" and lines[6].split()[:5] == ["taac", "2", "0", "0.5", "1"]
+
+
+def test_what_does_not_fit_one_of_many_runs_is_refused_before_any_episode(tmp_path, monkeypatch):
+    from tests.api.small import SMALL
+
+    taac.train("Pendulum-v1", "sac", root_dir=tmp_path / "a", **SMALL)
+    taac.train("CartPole-v1", "sac_discrete", root_dir=tmp_path / "b", **SMALL)
+    monkeypatch.setattr(conditions, "evaluate", lambda *_: pytest.fail("an episode was played"))
+    with pytest.raises(TaacError, match=r"^b: .*ActionDelay needs a Box of actions"):
+        evaluate_runs(tmp_path, 2, 5, (None,), (1,), (0, 3), False, False)
+    with pytest.raises(TaacError, match=r"no method of the runs in .* has a switch_threshold"):
+        evaluate_runs(tmp_path, 2, 5, (0.5,), (1,), (0,), False, False)
 
 
 def test_the_best_agent_may_be_asked_for(trained, monkeypatch):

@@ -132,6 +132,30 @@ def test_a_campaign_that_is_stopped_stops_its_launcher_and_leaves_the_record_rig
     assert [run["status"] for run in record(tmp_path).values()] == ["finished", "waiting", "waiting"]
 
 
+def test_a_run_that_cannot_be_started_stops_no_other(tmp_path):
+    launcher, work = campaign(tmp_path, {"a": [0], "b": [0], "c": [0]}, jobs=None)
+    begin = launcher.begin
+
+    def refuses(run):
+        if run.method == "b":
+            raise PermissionError(13, "Permission denied", str(run.log))
+        begin(run)
+
+    launcher.begin = refuses
+    work.run(lambda state: None)
+    told = record(tmp_path)
+    assert [run["status"] for run in told.values()] == ["finished", "failed", "finished"]
+    assert "could not be started: [Errno 13] Permission denied" in told["T", "b", 0]["error"]
+
+
+def test_a_campaign_that_is_stopped_while_a_run_ends_leaves_the_record_right(tmp_path, monkeypatch):
+    _, work = campaign(tmp_path, {"a": [0]})
+    monkeypatch.setattr(work, "_conclude", lambda *_: exec("raise KeyboardInterrupt"))
+    with pytest.raises(KeyboardInterrupt):
+        work.run(lambda state: None)
+    assert [run["status"] for run in record(tmp_path).values()] == ["waiting"]
+
+
 def test_what_an_earlier_campaign_in_the_folder_planned_stays_in_the_record(tmp_path):
     """`bad` left no folder, and the second call forgot it: no report named it any more. `again` is planned by both."""
     campaign(tmp_path, {"bad": [1], "again": [1]})[1].run(lambda state: None)

@@ -116,6 +116,12 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         record_of(tmp_path / "notes.txt")
 
 
+def test_a_sweep_that_was_killed_in_its_first_write_begins_again(tmp_path):
+    (tmp_path / "sweep.json.0123456789abcdef.tmp").touch()
+    (tmp_path / ".lock").touch()
+    assert record_of(tmp_path).trials == []
+
+
 HOSTILE = {
     "a path as a choice": {"texts": {"x": "0.5", "choice": "@evil()"}},
     "a number out of range": {"texts": {"x": "7", "choice": "a"}},
@@ -432,6 +438,13 @@ def test_what_makes_trials_incomparable_is_not_searched(name):
     asked = RunRequest(POINT, "sac", (), tuple(SMALL), (), None)
     with pytest.raises(TaacError, match="do not search num_env_steps or evaluation_interval"):
         command.check(Sweep((f"{name}=100|200",)), asked, new=False)
+
+
+def test_a_setting_that_changes_nothing_is_not_searched():
+    asked = RunRequest(POINT, "sac", (), tuple(SMALL), (), None)
+    command.check(Sweep(("learning_rate=1e-4|1e-3",)), asked, new=True)
+    with pytest.raises(TaacError, match=r"--search segment_length would compare equal trials: .*does not use segment_length"):
+        command.check(Sweep(("segment_length=3|8",)), asked, new=True)
 
 
 def test_a_sweep_whose_gin_file_has_changed_is_refused(tmp_path):

@@ -460,8 +460,12 @@ def test_play_prints_and_records(trained):
     again = taac("play", "--root_dir", "run", "--num_episodes", 2, cwd=folder.parent)
     assert again.stdout == result.stdout.replace("x.gif\n", "")  # greedy play is deterministic
     kept = (folder.parent / "x.gif").read_bytes()
-    fewer = taac("play", "--root_dir", "run", "--num_episodes", 2, "--record_episodes", 3, cwd=folder.parent)
+    more = ("play", "--root_dir", "run", "--num_episodes", 2, "--record_episodes", 3)
+    fewer = taac(*more, "--record_file", "y.gif", cwd=folder.parent)
     assert fewer.returncode == 1 and "record_episodes 3 is above num_episodes 2" in fewer.stderr
+    for flags in (more, ("play", "--root_dir", "run", "--nooverlay")):
+        refused = taac(*flags, cwd=folder.parent)
+        assert refused.returncode == 1 and "are for a video: add --record_file" in refused.stderr
     refused = taac("play", "--root_dir", "run", "--record_file", "x.gif", cwd=folder.parent)
     assert refused.returncode != 0 and "exists" in refused.stderr
     assert (folder.parent / "x.gif").read_bytes() == kept

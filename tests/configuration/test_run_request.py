@@ -333,6 +333,14 @@ def built_with(method, *settings, params=()):
     return loaded.without_effect()
 
 
+def test_updates_an_iteration_beside_a_ratio_are_told():
+    told = "--set: updates_per_iteration = 4 has no effect: updates_per_env_step decides the number of updates"
+    for method, expected in (("sac+redq", [told]), ("sac", [])):
+        loaded = RunRequest("Pendulum-v1", method, settings=("updates_per_iteration=4",)).load()
+        configuration.build(experiment.create_experiment).close()
+        assert loaded.without_effect() == expected
+
+
 WIDTHS = "--set: {} = (8,) has no effect on {}; --set {} has (gin/backbones/{}: {} = {})"
 
 

@@ -17,6 +17,7 @@ from gymnasium import spaces
 
 from taac import configuration, nest, registry
 from taac.acting.bare import bare_time_step
+from taac.commands.export import environment_settings
 from taac.data_structures import AlgStep
 from taac.deployment import policy_files
 from taac.deployment.exported_policy import ExportedPolicy, _to_environment
@@ -324,6 +325,17 @@ def test_a_file_asks_for_what_acting_reads():
     agent, environment = built(*AGENTS["asymmetric"])
     about = policy_files.metadata(ExportedPolicy(agent, environment), environment, {})
     assert list(about["inputs"]) == ["first", "observation.x", "prev_action"]
+
+
+def test_the_settings_of_wrappers_are_told():
+    bound = {
+        "create_environment.wrappers": "(@ActionDelay, @late/ActionRepeat)", "create_environment.num_envs": "1",
+        "ActionDelay.steps": "2", "late/ActionRepeat.num_steps": "3", "Learner.epsilon": "0.1",
+    }  # fmt: skip
+    assert environment_settings(bound) == {
+        "wrappers": bound["create_environment.wrappers"], "num_envs": "1", "ActionDelay.steps": "2",
+        "late/ActionRepeat.num_steps": "3",
+    }  # fmt: skip
 
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):

@@ -211,6 +211,18 @@ def test_asynchronous_environments_choose_different_durations():
             assert torch.equal(leaf, other_leaf)
 
 
+def test_an_environment_that_writes_into_its_action_gets_the_same_one_at_each_repeat():
+    class Writes(Probe):
+        def step(self, action):
+            action *= 2
+            return super().step(action)
+
+    env = ChosenRepeat(Writes(), 3, 0.9)
+    env.reset(seed=0)
+    env.step((3, np.array([0.5], np.float32)))
+    assert [x.tolist() for x in env.unwrapped.received] == [[1.0]] * 3
+
+
 def test_the_action_reaches_the_environment_k_times():
     """Rescaled as the inner space asks, and the choice itself never reaches it."""
     import gymnasium

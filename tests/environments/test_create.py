@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import re
 import warnings
 
@@ -261,6 +262,33 @@ class Unset(gymnasium.Env):
 def test_an_environment_without_a_space_is_refused(name, kwargs, message, asynchronous):
     with pytest.raises(TaacError, match=f"environment '{__name__}:{name}' has {message}"):
         create_environment(f"{__name__}:{name}", env_kwargs=kwargs, asynchronous=asynchronous)
+
+
+class Written(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Text(5), gymnasium.spaces.Discrete(2)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_space_that_cannot_be_used_is_refused_before_workers_start(asynchronous):
+    with pytest.raises(TaacError, match="Text"):
+        create_environment(f"{__name__}:Written", 2, asynchronous=asynchronous)
+    assert not multiprocessing.active_children()
+
+
+class Summed(gymnasium.RewardWrapper):
+    """Makes a vector reward a number, and says so."""
+
+    reward_space = None
+
+    def reward(self, reward):
+        return float(reward.sum())
+
+
+def test_a_wrapper_may_make_a_vector_reward_a_number():
+    environment = create_environment(env_id("Pair"), env_kwargs={"scripts": (("3t",),)}, wrappers=(Summed,))
+    assert environment.reward_dim is None
+    environment.reset(0)
+    assert environment.step(torch.zeros(1, 2)).reward.shape == (1,)
 
 
 class Warns(gymnasium.Env):

@@ -226,6 +226,18 @@ def test_an_action_is_copied(delay):
         assert env.step(np.array([1.0]))[0]["unseen_actions"].tolist() == [[1.0]]
 
 
+def test_actions_before_the_first_are_copies_of_their_own():
+    class Writes(Counting):
+        def step(self, action):
+            result = super().step(action)
+            action += 1.0
+            return result
+
+    env = ActionDelay(Writes(), 2)
+    env.reset(seed=0)
+    assert [env.step(np.array([0.5]))[-1]["done"] for _ in range(2)] == [2.0, 2.0]
+
+
 @pytest.mark.slow
 def test_a_finished_agent_is_evaluated_as_its_run_was(tmp_path):
     """With the wrappers of evaluations; `--delay` comes on top of the run's. 200 steps late, all agents do the same: nothing."""

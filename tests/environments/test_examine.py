@@ -196,6 +196,36 @@ def test_an_environment_that_cannot_be_created_is_an_error(monkeypatch):
         examine("Pendulun-v1")
 
 
+@pytest.mark.parametrize("agents", [False, True])
+def test_branches_that_a_mask_forbids_are_not_tried(monkeypatch, agents):
+    """As bools for each choice, branch after branch; for several agents, `[agents, choices]`."""
+    counts = [3, 3] if agents else [2, 3]
+
+    def step(self, action):
+        assert all(part[choice] for part, choice in zip(self.allowed, action, strict=True))
+        return Sound.step(self, action)
+
+    def observe(self):
+        self.allowed = [(self.np_random.permutation(n) < n - 1).astype(np.int8) for n in counts]
+        return {"seen": Sound.observe(self), "action_mask": np.stack(self.allowed) if agents else np.concatenate(self.allowed)}
+
+    mask = spaces.MultiBinary([2, 3] if agents else 5)
+    masked = spaces.Dict({"seen": Sound.observation_space, "action_mask": mask})
+    changes = {"step": step, "observe": observe, "observation_space": masked, "action_space": spaces.MultiDiscrete(counts)}
+    assert all(finding.ok for finding in found_in(monkeypatch, changes))
+
+
+def test_a_space_of_actions_that_each_reset_creates_is_seeded_after_it(monkeypatch):
+    def reset(self, *, seed=None, options=None):
+        self.action_space = spaces.Box(-1.0, 1.0, (1,))
+        return Sound.reset(self, seed=seed)
+
+    def step(self, action):
+        return np.array([action[0], 0.0], np.float32), *Sound.step(self, action)[1:]
+
+    assert all(finding.ok for finding in found_in(monkeypatch, {"reset": reset, "step": step}))
+
+
 @pytest.mark.parametrize("start", [0, 1])
 def test_choices_that_a_mask_forbids_are_not_tried(monkeypatch, start):
     def step(self, action):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 import time
@@ -63,6 +64,14 @@ def seven_calls(between, **kwargs):
 
 def drawn():
     return torch.randn(3).tolist()
+
+
+def test_equal_seeds_draw_equal_numbers_of_every_global_generator():
+    def drawn_of_each():
+        seed_generators(5)
+        return float(torch.rand(())), np.random.random(), random.random()
+
+    assert drawn_of_each() == drawn_of_each()
 
 
 @pytest.mark.parametrize("when", CALLS)

@@ -383,10 +383,10 @@ def test_frames_that_come_after_what_was_reserved_must_fit(monkeypatch):
     buffer = ReplayBuffer(SPEC, 1, 10_000)
     monkeypatch.setattr(replay_buffer, "available_bytes", lambda device: 1000 * FRAME_BYTES)
     add(buffer, 0, 1000)
-    monkeypatch.setattr(replay_buffer, "available_bytes", lambda device: 249 * FRAME_BYTES)
+    monkeypatch.setattr(replay_buffer, "available_bytes", lambda device: 999 * FRAME_BYTES)  # 1,000 are copied
     with pytest.raises(TaacError, match="1250 frames x 1 environments"):
         add(buffer, 1000, 1001)
-    monkeypatch.setattr(replay_buffer, "available_bytes", lambda device: 250 * FRAME_BYTES)
+    monkeypatch.setattr(replay_buffer, "available_bytes", lambda device: 1000 * FRAME_BYTES)
     add(buffer, 1000, 1001)
     assert buffer.size == 1001
 

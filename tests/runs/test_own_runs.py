@@ -50,7 +50,16 @@ def test_what_ones_own_run_imported_is_importable_and_not_imported(run, project,
     assert home.parent.stat().st_mode & 0o777 == 0o700
     own_runs.note(run.path, CONFIG, [])
     own_runs.note(run.path, CONFIG, [])  # as when it resumes
-    assert len(home.read_text().splitlines()) == 2
+    assert len([*filter(None, home.read_text().splitlines())]) == 2
+
+
+@pytest.mark.parametrize("torn", [b'["0123', b"\xff"])
+def test_a_torn_line_does_not_hide_the_next(run, home, torn):
+    text = home.read_bytes()
+    home.write_bytes(torn)
+    own_runs.note(run.path, CONFIG, [])
+    allowed(run.path)
+    assert home.read_bytes().startswith(torn) and len(home.read_bytes()) < len(torn) + len(text)
 
 
 def test_it_does_not_matter_from_where_it_is_asked_nor_what_its_modules_hold_now(run, project, monkeypatch):

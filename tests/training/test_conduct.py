@@ -158,7 +158,13 @@ ENDS = [
     (None, signal.SIGTERM, Interrupted("SIGTERM at 7 environment steps"), {"status": "interrupted"}),
     (None, "another rank's", Interrupted("a signal to another rank at 7 environment steps"), {"status": "interrupted"}),
     (OSError(errno.EIO, "broken"), None, OSError("broken"), {"status": "failed", "error": "[Errno 5] broken"}),
-    (OSError(errno.ENOSPC, "full"), None, TaacError("disk is full .* 5 bytes are needed"), {"status": "running"}),
+    (
+        OSError(errno.ENOSPC, "full"), None, TaacError("disk is full .* 5 bytes are needed"),
+        {"status": "failed", "error": "[Errno 28] full"},
+    ),
+    (  # where a hook writes: not the folder's disk
+        OSError(errno.ENOSPC, "full", "/elsewhere/x"), None, OSError(errno.ENOSPC, "full", "/elsewhere/x"), {"status": "failed"},
+    ),
     (RankLost("rank 1 is gone"), None, Interrupted("rank 1 is gone; resumable"), {"status": "interrupted"}),
     (
         DivergedError("NaN"), None, DivergedError("NaN"),
@@ -190,7 +196,7 @@ def test_what_ended_a_training_is_recorded(tmp_path, raised, told, expected, rec
     if expected is None:
         train(folder, raised, told)
     else:
-        with pytest.raises(type(expected), match=str(expected.args[0])) as caught:
+        with pytest.raises(type(expected), match=str(expected.args[-1])) as caught:
             train(folder, raised, told)
         assert type(caught.value) is type(expected)
     held = folder.read_run()

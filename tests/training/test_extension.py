@@ -212,6 +212,14 @@ def test_a_run_goes_on_with_other_settings_as_if_they_had_been_set_there(tmp_pat
     assert note.startswith("it went on with other settings at 80 environment steps: Learner.learning_rate = 0.01, before 0.0001;")
 
 
+def test_the_same_change_made_twice_is_told_twice(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.begin("x = 1", {})
+    for env_steps, old, new in ((10, 1, 2), (10, 1, 2), (20, 2, 1), (30, 1, 2)):  # the second, after a kill, replaces the first
+        folder._go_on(folder.read_run(), "changed", {"env_steps": env_steps, "settings": {"x": [old, new]}}, "settings", "x = 1")
+    assert [entry["env_steps"] for entry in folder.read_run()["changed"]] == [10, 20, 30]
+
+
 @pytest.mark.parametrize(
     "param, names",
     [
