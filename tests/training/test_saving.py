@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from taac import configuration
 from taac.acting.random_numbers import RandomNumbers
 from taac.errors import TaacError
 from taac.learning.learner import Learner
@@ -183,3 +184,14 @@ def test_an_evaluator_that_is_restored_alone_knows_the_best():
     again = second.evaluator.run(100)
     assert not again.is_best and again.summary == found.summary
     first.close(), second.close()
+
+
+def test_a_run_that_stops_before_its_first_step_has_no_checkpoint(tmp_path, monkeypatch):
+    """As where environments only restarted: what begins anew loads and pre-trains once."""
+    trainer, folder = build(), RunFolder(tmp_path / "run")
+    folder.begin(configuration.operative_config(), {"seed": trainer.seed}, trainer.environment.info)
+    signals = []
+    monkeypatch.setattr(trainer, "collect", lambda: signals.append("SIGTERM"))
+    trainer.train(folder, stop=lambda: bool(signals))
+    trainer.close()
+    assert trainer.interrupted and not folder.has_checkpoints()
