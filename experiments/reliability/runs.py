@@ -144,7 +144,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     run = {k: v for k, v in about.items() if k not in ("start", "end", "resumed", "command")}
     state = dict(found.state)
-    del state["run"], state["evaluations"], state["events"]  # compared above, without their times
+    del state["run"], state["evaluations"]  # compared above, without their times
     del state["reporter"]  # the seconds of training
     frames = [read_entry(folder / "checkpoints", entry) for entry in found.frames]
     tree, tensors = tensor_files.encode({**state, "frames": frames})
