@@ -630,7 +630,9 @@ class ActorCriticAlgorithm(Algorithm):
         asked = [name for name in self.acting_modules() if "critic" in name]
         hidden = ", ".join(f"'{key}'" for key in own.privileged) if isinstance(own, LocalEncoder) else ""
         return [f"acting reads {hidden}, which the actor does not see, because it asks {name}" for name in asked if hidden] + [
-            f"{name}: target entropy {t.target_entropy:.4f} nats = {t.formula}; "
+            f"{name}: alpha {t.alpha().item():g}, fixed"
+            if t.tuning == "fixed"
+            else f"{name}: target entropy {t.target_entropy:.4f} nats = {t.formula}; "
             f"alpha {t.alpha().item():g} at the start, tuning: {t.tuning}"
             for name, t in self.temperatures().items()
         ] + self.target_update.describe()

@@ -1,5 +1,6 @@
 """The temperature: its three tunings, which way it moves, target entropies."""
 
+import functools
 import math
 
 import pytest
@@ -161,3 +162,9 @@ def test_one_choice_has_no_entropy():
     assert one.choice_temperature.target_entropy == 0.0
     with pytest.raises(TaacError, match=r"choice_target_entropy 0\.1 nats cannot be reached"):
         MixedSacAlgorithm(bounded((3,), -1.0, 1.0), (ONE, PLANE), choice_target_entropy=0.1)
+
+
+def test_a_fixed_temperature_is_told_without_a_target():
+    fixed = functools.partial(Temperature, tuning="fixed", initial_value=0.2)
+    made = SacAlgorithm(bounded((3,), -1.0, 1.0), PLANE, temperature_ctor=fixed)
+    assert made.describe() == ["action: alpha 0.2, fixed"]
