@@ -1,27 +1,19 @@
-"""Protects the process from environments that run in it: torch's settings and random numbers, the working directory, and more."""
+"""Protects the process from environments that run in it: torch's settings and random numbers, and the working directory."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import sys
 from typing import Any
 
 import torch
 
 from taac.errors import EnvironmentFailed
-from taac.machine.processes import end_fork
 
 
 def _default_device() -> Any:
     """Returns what torch keeps of `set_default_device`; None if it was not called. Any value slows every call of torch."""
     return getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
-
-
-def _alarm() -> float:
-    """Returns the seconds until SIGALRM arrives, or 0."""
-    return signal.getitimer(signal.ITIMER_REAL)[0]
 
 
 def _directory() -> str | None:
@@ -35,28 +27,25 @@ def _directory() -> str | None:
 class Preserved:
     """A context that keeps settings of the process, even if the code within raises.
 
-    It restores torch's threads, default device, default dtype and gradient mode, the working directory, and `sys.stdout` and
-    `sys.stderr` from None. It cancels an alarm, whose handler would raise its error in the midst of training, and ends a fork
-    that comes back from the code, which would train on, too. If the code seeds torch, its generators go on as if it had not:
-    else the policy would draw the same noise in every episode. Code that merely draws from them is left alone.
+    It restores torch's threads, default device, default dtype and gradient mode, and the working directory. If the code seeds
+    torch, its generators go on as if it had not: else the policy would draw the same noise in every episode. Code that merely
+    draws from them is left alone.
 
-    Raises EnvironmentFailed if the code changed the dtype, the gradient mode or a stream, or left an alarm. `where` names the
-    environment and the moment in its message; None restores all without an error.
+    Raises EnvironmentFailed if the code changed the dtype or the gradient mode. `where` names the environment and the moment in
+    its message; None restores all without an error.
     """
 
     def __init__(self, where: str | None):
         self._where = where
 
     def __enter__(self) -> None:
-        self._process, self._directory = os.getpid(), _directory()
+        self._directory = _directory()
         self._threads, self._device = torch.get_num_threads(), _default_device()
         self._seed, self._state = torch.initial_seed(), torch.get_rng_state()
         self._of_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
         self._dtype, self._gradients = torch.get_default_dtype(), torch.is_grad_enabled()
-        self._streams, self._alarm = (sys.stdout, sys.stderr), _alarm()
 
     def __exit__(self, raised: Any, *_: Any) -> None:
-        end_fork(self._process)
         if torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
         if _default_device() is not self._device:
@@ -77,13 +66,6 @@ class Preserved:
         if torch.is_grad_enabled() != self._gradients:
             torch.set_grad_enabled(self._gradients)
             changed.append(f"changed torch's gradient mode from {self._gradients} to {not self._gradients}")
-        for name, stream in zip(("stdout", "stderr"), self._streams):
-            if getattr(sys, name) is None and stream is not None:
-                setattr(sys, name, stream)
-                changed.append(f"changed sys.{name} to None")
-        if _alarm() and not self._alarm:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            changed.append("left a timer of SIGALRM running")
         if changed and self._where is not None and raised is None:
             raise EnvironmentFailed(
                 f"{self._where}: it {'; '.join(changed)} for the whole process, and so for training. Make the "

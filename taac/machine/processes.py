@@ -1,4 +1,4 @@
-"""Functions for this process and its children: signals, ending together, forks, imports, and the garbage collector."""
+"""Functions for this process and its children: signals, ending together, imports, and the garbage collector."""
 
 from __future__ import annotations
 
@@ -63,17 +63,6 @@ def import_elsewhere(module: str) -> None:
     finally:
         if before is not None:
             os.chdir(before)
-
-
-def end_fork(owner: int) -> None:
-    """Ends this process at once if it is a fork of `owner`, made by code that it came back from.
-
-    It would go on as its parent does, and write to the same files.
-    """
-    if os.getpid() != owner:
-        with contextlib.suppress(OSError):
-            os.write(2, f"taac: process {os.getpid()}, a fork of {owner}, came back from what made it and ends\n".encode())
-        os._exit(1)
 
 
 def die_with_parent(number: signal.Signals) -> None:

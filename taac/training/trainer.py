@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from taac.acting.random_numbers import RandomNumbers
 from taac.demonstrations.replay import HalfDemonstrations
 from taac.errors import EnvironmentFailed, NotFiniteError, TaacError
 from taac.learning.learner import Learner
-from taac.machine.processes import end_fork, settled_heap
+from taac.machine.processes import settled_heap
 from taac.machine.ranks import ALONE, Ranks
 from taac.ops.schedules import Schedule, Scheduled, Schedules, at_start, bounds
 from taac.parallel.data_parallel import RESUME, DataParallel
@@ -184,7 +183,7 @@ class Trainer:
                 self.reporter.finished()
 
     def _prepare(self, folder: RunFolder, stop: Callable[[], bool]) -> None:
-        self._stop, self._iteration_began, self._process = stop, self.env_steps, os.getpid()
+        self._stop, self._iteration_began = stop, self.env_steps
         if self.ranks.first:  # the others keep what the first does
             folder.checkpoints.keep = self.saving.keep_checkpoints
         self.parallel.begin(stop)
@@ -212,7 +211,6 @@ class Trainer:
     def _due(self) -> Due:
         """Calls the hooks after an iteration, and returns what is then due. A hook that ends the run asks for an evaluation."""
         self._call_hooks("after_iteration")
-        end_fork(self._process)  # of whatever was called since: below, files are written
         due = self.intervals.due(self._iteration_began, self.env_steps)
         return due._replace(evaluation=due.evaluation or (self.stopped is not None and not self._stopped_here()))
 

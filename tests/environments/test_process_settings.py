@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import sys
-import time
 
 import gymnasium
 import numpy as np
@@ -17,7 +15,6 @@ from taac.acting.random_numbers import seed_generators
 from taac.environments.create import create_environment
 from taac.environments.process_settings import Preserved
 from taac.errors import EnvironmentFailed
-from tests import forked
 from tests.machine.pretend_gpu import pretended
 
 CALLS = ("made", "reset", "step", "closed")
@@ -160,70 +157,18 @@ def test_an_environment_that_sets_torchs_threads_and_device(when):
         torch.set_num_threads(1)
 
 
-def alarms():
-    signal.setitimer(signal.ITIMER_REAL, 500.0)
-
-
 @pytest.mark.parametrize("when", CALLS)
 @pytest.mark.parametrize(
     "does, message",
     [
-        (lambda: setattr(sys, "stdout", None), "it changed sys.stdout to None for the whole process"),
-        (lambda: setattr(sys, "stderr", None), "it changed sys.stderr to None for the whole process"),
-        (alarms, "it left a timer of SIGALRM running for the whole process"),
         (lambda: torch.set_default_dtype(torch.float64), "it changed torch's default dtype from torch.float32 to torch.float64"),
         (lambda: torch.set_grad_enabled(False), "it changed torch's gradient mode from True to False"),
     ],
 )
-def test_what_would_end_training_elsewhere_is_undone_and_named(monkeypatch, when, does, message):
-    for name in ("stdout", "stderr"):
-        monkeypatch.setattr(sys, name, getattr(sys, name))  # it is put back if this fails
-    before = sys.stdout, sys.stderr
-    try:
-        with pytest.raises(EnvironmentFailed, match=rf"'{__name__}:Careless' failed .*: {message}"):
-            seven_calls(lambda: None, when=when, does=does)
-        assert (sys.stdout, sys.stderr) == before and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
-        assert torch.get_default_dtype() == torch.float32 and torch.is_grad_enabled()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-class Forks:
-    """Forks at a call. The parent waits until its child has ended, and kills one that trains on."""
-
-    def __init__(self, at):
-        self._left = at
-
-    def __call__(self, *_):
-        self._left -= 1
-        if self._left == 0 and (child := os.fork()):
-            for _ in range(100):
-                if os.waitpid(child, os.WNOHANG)[0]:
-                    return
-                time.sleep(0.1)
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-
-
-class Forking(Careless):
-    def __init__(self):
-        super().__init__("step", Forks(4))
-
-
-FORKS = """
-import sys, taac
-from tests.api.small import SMALL
-from tests.environments.test_process_settings import Careless, Forking, Forks
-environment, more = (Forking, {}) if sys.argv[1] == "environment" else (Careless, {"on_iteration": Forks(4)})
-print("ended:", taac.train(environment, "sac", root_dir="run", **more, **SMALL).status)
-"""
-
-
-@pytest.mark.parametrize("where", [pytest.param("environment", marks=pytest.mark.slow), "callback"])
-def test_a_fork_that_comes_back_does_not_train_on(tmp_path, where):
-    """Both processes would write to the run folder, and hold its lock."""
-    done = forked.run([where], cwd=tmp_path, code=FORKS)
-    assert done.stdout.count("ended: finished") == 1 and "came back from what made it and ends" in done.stderr
+def test_what_would_end_training_elsewhere_is_undone_and_named(when, does, message):
+    with pytest.raises(EnvironmentFailed, match=rf"'{__name__}:Careless' failed .*: {message}"):
+        seven_calls(lambda: None, when=when, does=does)
+    assert torch.get_default_dtype() == torch.float32 and torch.is_grad_enabled()
 
 
 @pytest.mark.parametrize("when", CALLS)
