@@ -7,8 +7,8 @@ Every folder here with a `campaign.json` is a campaign, written by hand before i
 `first_seed`) and `env_steps`, one number or one for each task. Its `answer`, a sentence, and what is `shown` and `not_shown`
 follow from the runs.
 It may have `differences`: comparisons of its own, written as in `claims.json`; and `beside`: "campaign/method", runs of another
-campaign that its figure shows in grey; `"front": true`, return against decisions, as in `taac report`; `"sparing": true`,
-TLA's published rows and finished agents under other conditions (`experiments/sparing`).
+campaign that its figure shows in grey; `"front": true`, return against decisions, as in `taac report`, and smoothness;
+`"sparing": true`, TLA's published rows and finished agents under other conditions (`experiments/sparing`).
 It may have no run yet. README.md beside it is its diary.
 Everything else on the page is computed from the runs below it and from `published.json`.
 `tests/experiments/test_results.py` holds the page equal to what this module returns.
@@ -260,10 +260,10 @@ def section(folder: Path, about: dict[str, Any], entries: list[Published]) -> li
     lines += table([*head, "first solved", "exploring", "repeated", "decisions"], without_repeats(rows))
     lines += of_info(groups)
     if about.get("front"):
-        lines += of_front(folder)
-    if about.get("sparing"):
         measures = "[Smoothness and cost](compare_and_report.md#smoothness-and-cost) at the end, means over seeds:"
-        lines += [measures, "", *of_smoothness(groups), *reproduced.table(folder), ""]
+        lines += [*of_front(folder), measures, "", *of_smoothness(groups)]
+    if about.get("sparing"):
+        lines += [*reproduced.table(folder), ""]
         lines += ["What the rule does not ask for; the published change probably contains 100 / T more:", ""]
         lines += [*reproduced.costs(folder), "", "Beside SAC in the same episodes (`experiments/sparing/pairs.py`):", ""]
         lines += [*pairs.table(folder), ""]

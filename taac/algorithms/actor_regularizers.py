@@ -38,6 +38,8 @@ class CAPS(ActorRegularizer):
     mu is the greedy action in [-1, 1], and `| |` the Euclidean length. For TAAC mu is the proposal `tanh(mean(s, tau_prev))` that
     the switch sees, and the next one is that at the next frame, given the trajectory that was followed there.
 
+    The weights are in units of the reward that is learnt. Where rewards are scaled, 1 can keep an actor at rest: begin with 0.01.
+
     Args:
         temporal: lambda_T, 0 or more.
         spatial: lambda_S, 0 or more.
