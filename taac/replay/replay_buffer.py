@@ -313,9 +313,7 @@ class ReplayBuffer:
         uniform = torch.rand(batch_size, device=self.device, dtype=torch.float64)
         return environment, uniform.add_(stratum).div_(strata).mul_(starts).long().clamp_(max=starts - 1)
 
-    def _where_actions_are(
-        self, environment: torch.Tensor, start: torch.Tensor, starts: int, least: int = 0
-    ) -> torch.Tensor:
+    def _where_actions_are(self, environment: torch.Tensor, start: torch.Tensor, starts: int, least: int) -> torch.Tensor:
         """Draws first frames `[B']` again, from `least` on, whose segment learns from nothing but LAST."""
         step_type, oldest = self._storage.time_step.step_type, self.next - self.size + self.burn_in
         on_cpu = self.device.type == "cpu"

@@ -67,6 +67,19 @@ def test_of_many_runs_the_means_of_each_method_are_over_its_runs(tmp_path):
     assert lines[0] == "Pendulum-v1, greedy episodes of finished runs:" and lines[6].split()[:5] == ["taac", "2", "0", "0.5", "1"]
 
 
+def test_what_all_runs_of_a_method_tell_in_info_is_averaged_and_tasks_may_tell_other_things(trained, tmp_path):
+    (point,) = taac.evaluate(trained.root_dir, num_episodes=1).points
+
+    def points(task, **info):
+        return Points(task, "sac", [point._replace(summary=point.summary._replace(info=info))])
+
+    found = [conditions._mean_of([points("a", x=1.0, y=5.0), points("a", x=2.0)]), points("b", z=7.0)]
+    write(found, tmp_path / "x.csv")
+    rows = [*csv.DictReader((tmp_path / "x.csv").read_text().splitlines())]
+    assert [(row["task"], row["info/x"], row["info/z"]) for row in rows] == [("a", "1.5", ""), ("b", "", "7.0")]
+    assert "info/y" not in rows[0]
+
+
 def test_what_does_not_fit_one_of_many_runs_is_refused_before_any_episode(tmp_path, monkeypatch):
     from tests.api.small import SMALL
 

@@ -207,6 +207,14 @@ def test_a_callback_that_returns_true_ends_the_run_early(tmp_path, trained):
     assert trained.stopped is None and (run.about["env_steps"], run.about["updates"]) == (305, 5)
     longer = train(tmp_path / "run", num_env_steps=340, extend=True)
     assert longer.stopped is None and longer.agent.env_steps == 340
+    assert longer.about["extended"][0]["command"].startswith("taac.train: ")  # not the program's own
+
+
+def test_an_extension_that_only_fills_the_buffer_says_so(tmp_path, capsys):
+    unsaved = {"settings": {"Saving.save_replay": False}}
+    train(tmp_path / "run", **unsaved)
+    train(tmp_path / "run", num_env_steps=340, extend=True, **unsaved)
+    assert "nothing more will be learnt" in "".join(capsys.readouterr())
 
 
 def test_a_run_that_ends_after_an_iteration_of_resets_is_not_evaluated_twice(tmp_path):
