@@ -18,7 +18,7 @@ from taac.algorithms.actor_regularizers import ActorRegularizer
 from taac.algorithms.algorithm import Algorithm, learns_policy
 from taac.algorithms.critic_step import CriticStep
 from taac.algorithms.decision_price import DecisionPrice
-from taac.algorithms.reward_weights import check_reward_weights
+from taac.algorithms.reward_weights import WeightedReward
 from taac.algorithms.target_entropies import TargetEntropy
 from taac.algorithms.target_networks import TargetUpdate
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
@@ -29,7 +29,7 @@ from taac.networks import CriticEnsemble, LocalEncoder, ObservationEncoder
 from taac.networks.bodies import projections
 from taac.networks.value_heads import Combination
 from taac.ops import losses
-from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
+from taac.ops.schedules import Schedule, Scheduled
 from taac.ops.value_distributions import Value, ValueDistribution, mean_of, shifted
 from taac.specs import TensorSpec, observed
 
@@ -59,7 +59,7 @@ class TrainInfo(NamedTuple):
         "observation_spec", "action_spec", "action_sizes", "num_choices", "reward_weight_names", "signal_gammas", "repeat_gamma"
     ]
 )
-class ActorCriticAlgorithm(Algorithm):
+class ActorCriticAlgorithm(WeightedReward, Algorithm):
     """An encoder trained by the critics, critics `Q_i(features, action parts)`, and target networks of both.
 
     The actor uses the features of that encoder, or has an encoder of its own.
@@ -110,11 +110,8 @@ class ActorCriticAlgorithm(Algorithm):
             `value` and `loss`.
     """
 
-    reward_parts: torch.Tensor | None  # [D], indices of the learnt parts; None if all are learnt
     actor_encoder: nn.Module | None
     decision_price: DecisionPrice | None  # of methods that define a decision; None: decisions are free
-    weights: torch.Tensor  # [D], or [0] for a scalar reward
-    signs: torch.Tensor  # [D], signs of the weights
 
     default_td_loss: type[BaseTDLoss] = OneStepTDLoss
     has_proposal = False  # whether it defines `proposal`
@@ -154,24 +151,7 @@ class ActorCriticAlgorithm(Algorithm):
         if policy_delay < 1:
             raise TaacError(f"policy_delay must be 1 or more updates, got {policy_delay}")
         self.policy_delay, self.action_size = policy_delay, action_spec.numel
-        given = check_reward_weights(reward_weights, reward_dim)
-        kept = [
-            (part, weight) for part, weight in enumerate(given or ()) if isinstance(weight, Schedule) or weight != 0
-        ]
-        self.reward_weights = None if given is None else tuple(float(at_start(weight)) for _, weight in kept)
-        parts = torch.tensor([part for part, _ in kept]) if len(kept) < len(given or ()) else None
-        self.register_buffer("reward_parts", parts, persistent=False)
-        names = reward_weight_names or [f"reward_weights[{part}]" for part in range(len(given or ()))]
-        # Holds over whole schedules, because compiled programs treat it as a constant.
-        self._none_negative = all(bounds(weight)[0] >= 0 for _, weight in kept)
-        self.scheduled = [
-            Scheduled(names[part], weight, functools.partial(self.set_weight, place))
-            for place, (part, weight) in enumerate(kept)
-            if isinstance(weight, Schedule)
-        ] + self.target_update.scheduled
-        weights = torch.tensor(self.reward_weights or ())
-        self.register_buffer("weights", weights, persistent=False)
-        self.register_buffer("signs", torch.where(weights < 0, -1.0, 1.0), persistent=False)
+        self.scheduled = self.build_weights(reward_weights, reward_weight_names, reward_dim) + self.target_update.scheduled
         self.encoder = encoder_ctor(observation_spec)
         self.feature_size = int(self.encoder.output_size)  # type: ignore[arg-type]
         self.register_module("actor_encoder", actor_encoder_ctor and actor_encoder_ctor(observation_spec))
@@ -201,15 +181,6 @@ class ActorCriticAlgorithm(Algorithm):
         count = getattr(self.critics, "num_critics", None)
         if target_subset is not None and not (target_subset >= 1 and (count is None or target_subset <= count)):
             raise TaacError(f"target_subset must be in [1, the number of critics, {count}], got {target_subset}")
-
-    @property
-    def reward_dim(self) -> int | None:
-        """Returns D, the number of learnt parts of the reward; None for a scalar reward."""
-        return None if self.reward_weights is None else len(self.reward_weights)
-
-    def learnt_reward(self, reward: torch.Tensor) -> torch.Tensor:
-        """Selects the parts that are learnt."""
-        return reward if self.reward_parts is None else reward.index_select(-1, self.reward_parts)
 
     # Features --------------------------------------------------------------------------------------------------------
 
@@ -349,23 +320,11 @@ class ActorCriticAlgorithm(Algorithm):
                 f"{name} computes its own loss, so {type(self.td_loss).__name__}.huber_delta has no effect: remove it"
             )
 
-    def mean_over_parts(self, x: torch.Tensor) -> torch.Tensor:
-        """Averages over the parts of the reward, `[..., D]` to `[...]`; returns values of a scalar reward unchanged."""
-        return x if self.reward_weights is None else x.mean(-1)
-
     def over_critics(self, q: torch.Tensor, combination: Combination | None = None) -> torch.Tensor:
-        """Combines the critics' values, `[N, ...]` to `[...]`. The least favourable is the maximum where a weight is negative."""
+        """Combines the critics' values, `[N, ...]` to `[...]`."""
         if (combination or self.combine_critics) == "mean":
             return q.mean(0)
-        if self.reward_weights is None or self._none_negative:
-            return q.amin(0)
-        return (q * self.signs).amin(0) * self.signs
-
-    def weighted(self, q: torch.Tensor) -> torch.Tensor:
-        """Returns the weighted sum over reward parts, `[..., D]` to `[...]`; returns a scalar reward's value unchanged."""
-        if self.reward_weights is None:
-            return q
-        return (q * self.weights).sum(-1)  # not a matrix product, which may run at another precision
+        return self.least(q)
 
     def action_gradient(self, q: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         """Returns dQ/da of `q` `[...]` at `action` `[..., A]`. The critics' own parameters receive no gradient."""
@@ -381,16 +340,6 @@ class ActorCriticAlgorithm(Algorithm):
         """
         raise self._undefined("proposal")
 
-    def share_out(self, bonus: torch.Tensor) -> torch.Tensor:
-        """Splits a bonus `[...]` into the parts `[..., D]` of a vector reward, so that their weighted sum is the bonus.
-
-        If all weights are 0, as between two knots of schedules that cross there, so are the parts.
-        """
-        if self.reward_weights is None:
-            return bonus
-        squares = self.weights.square().sum().clamp(min=torch.finfo(torch.float32).tiny)
-        return bonus.unsqueeze(-1) * self.weights / squares
-
     def priced(
         self, value: Value, bonus: torch.Tensor | None, decisions: torch.Tensor | float
     ) -> tuple[Value, torch.Tensor | None]:
@@ -399,10 +348,6 @@ class ActorCriticAlgorithm(Algorithm):
             return value, bonus
         paid = self.share_out(self.decision_price() * decisions).expand_as(mean_of(value))
         return shifted(value, -paid), -paid if bonus is None else bonus - paid
-
-    @property
-    def bonus_share(self) -> float:
-        return float(self.share_out(torch.ones((), device=self.weights.device)).abs().mean())
 
     # Putting a loss together -----------------------------------------------------------------------------------------
 
@@ -546,11 +491,6 @@ class ActorCriticAlgorithm(Algorithm):
         if isinstance(price, Schedule):
             self.scheduled.append(Scheduled(f"{name}.decision_price", price, built.set))
         return built
-
-    def set_weight(self, number: int, weight: float) -> None:
-        """Sets the weight of a learnt part of the reward."""
-        self.weights[number] = weight
-        self.signs[number] = -1.0 if weight < 0 else 1.0
 
     # Updates ---------------------------------------------------------------------------------------------------------
 

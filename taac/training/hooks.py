@@ -33,7 +33,8 @@ class Hooks:
 
     A hook receives the trainer and may read its attributes (`env_steps`, `agent`, `learner`, `evaluation`...). Its return value
     is ignored; `trainer.stop_early(why)` ends the run. A hook that draws random numbers or changes the agent changes the run.
-    If a hook has an attribute `point`, it is refused at any other. If it has `state_dict` and `load_state_dict`, checkpoints save
+    If a hook has an attribute `point`, it is refused at any other. Its `check`, if it has one, is called with the new trainer, to
+    refuse a run in which the hook cannot do what it should. If it has `state_dict` and `load_state_dict`, checkpoints save
     its state (tensors, numbers, strings, and lists and dicts of them), and a resumed run restores it, by the hook's place among
     those of its point. Changes made at "after_checkpoint" are not in that checkpoint.
 
@@ -67,6 +68,10 @@ class Hooks:
     @property
     def any(self) -> bool:
         return bool(self._by_point)
+
+    def check(self, trainer: Any) -> None:
+        for hook in (hook for hooks in self._by_point.values() for hook in hooks if hasattr(hook, "check")):
+            hook.check(trainer)
 
     def __call__(self, point: str, trainer: Any) -> None:
         for hook in self._by_point.get(point, ()):

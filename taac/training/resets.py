@@ -39,21 +39,24 @@ class Reset:
         if not self.at:
             raise TaacError("Reset.at names no update: give numbers of updates, such as (20000, 50000)")
 
-    def __call__(self, trainer: Any) -> None:
-        """Resets if it is time. Refuses, at the first update, modules that the algorithm has not, and numbers beyond the run."""
+    def check(self, trainer: Any) -> None:
+        """Refuses modules that the algorithm has not, and numbers beyond the run."""
         algorithm = trainer.agent.algorithm
         updates = trainer.update_ratio.updates_expected(trainer.num_env_steps, trainer.environment.durations[0])
         if max(self.at) >= updates:
             raise TaacError(f"Reset.at: the run has {updates} updates, so no update follows number {max(self.at)}")
-        for name in self.modules:  # in each update, so no walk through all modules
+        for name in self.modules:
             try:
                 algorithm.get_submodule(name)
             except AttributeError:
                 known = [one for one, module in algorithm.named_modules() if one and module.state_dict()]
                 top = ", ".join(one for one in known if "." not in one)
                 raise TaacError(f"Reset.modules: the algorithm has no '{name}'{nearest(name, known)}; it has: {top}") from None
+
+    def __call__(self, trainer: Any) -> None:
         if trainer.learner.num_updates not in self.at:
             return
+        algorithm = trainer.agent.algorithm
         new = create_agent(trainer.environment, trainer.agent.device).algorithm
         targets = (slow_copy(algorithm, name) for name in self.modules)
         for name in dict.fromkeys([*self.modules, *(target for target in targets if target)]) or [""]:

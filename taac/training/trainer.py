@@ -121,6 +121,7 @@ class Trainer:
         }
         self.saver = Saver(parts, frames) if ranks.count == 1 else SharedSaver(ranks, parts, frames)
         self.parallel = DataParallel(ranks, learner, collector, update_ratio, evaluator)
+        self.hooks.check(self)
 
     @property
     def env_steps(self) -> int:

@@ -94,23 +94,17 @@ def test_bad_settings_are_refused(given, message):
         Reset(**given)
 
 
-def test_unknown_modules_are_refused_at_the_first_update():
-    trainer = build("Trainer.hooks = {'before_update': @Reset()}", "Reset.at = (2,)", "Reset.modules = ('critic',)")
+def test_unknown_modules_are_refused_before_the_run():
     with pytest.raises(TaacError, match=r"the algorithm has no 'critic'; did you mean 'critics'.*it has: .*actor"):
-        learn_until(trainer, 1)
-    trainer.close()
+        build("Trainer.hooks = {'before_update': @Reset()}", "Reset.at = (2,)", "Reset.modules = ('critic',)")
 
 
 def test_updates_that_the_run_does_not_reach_are_refused():
     """300 of the 400 steps are collected first, then each earns an update, and none follows the last."""
     params = ("Trainer.hooks = {'before_update': @Reset()}", "num_env_steps = 400")
-    trainer = build(*params, "Reset.at = (99,)")
-    learn_until(trainer, 1)
-    trainer.close()
-    trainer = build(*params, "Reset.at = (2, 100)")
+    build(*params, "Reset.at = (99,)").close()
     with pytest.raises(TaacError, match="the run has 100 updates, so no update follows number 100"):
-        learn_until(trainer, 1)
-    trainer.close()
+        build(*params, "Reset.at = (2, 100)")
 
 
 def test_ranks_begin_anew_alike(monkeypatch):
