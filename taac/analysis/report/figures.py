@@ -196,7 +196,7 @@ def _curves(content: dict[str, Any], measure: str, numbers: Mapping[str, int]) -
 def _fronts(content: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
     """Return against each cost, a row of panels for each of the first `MOST_TASKS` tasks.
 
-    A staircase ends what the front reaches, and its methods are named beside it.
+    A staircase ends what the front reaches, and its methods are named beside it. Jerk is shown on the scale of its square root.
     """
     fronts = {(front["task"], front["cost"]): front for front in content["fronts"]}
     tasks = [task for task in content["tasks"] if any((task["task"], cost) in fronts for cost in content["costs"])][:MOST_TASKS]
@@ -222,6 +222,9 @@ def _fronts(content: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
             offset = (5, 4) if i % 2 == 0 else (5, -10)
             axis.annotate(shortened(name, 24), (at, reached), offset, textcoords="offset points", fontsize="x-small", zorder=4)
         (_, right), (bottom, _) = axis.get_xlim(), axis.get_ylim()
+        if cost == "jerk":  # a mean of squares, of which many are near 0
+            axis.set_xscale("function", functions=(lambda x: np.sign(x) * np.sqrt(np.abs(x)), lambda x: np.sign(x) * x**2))
+            axis.set_xlim(-0.001 * right, right)
         axis.autoscale(False)
         stairs = [(on_front[0][0], bottom), *(found[:2] for found in on_front), (right, on_front[-1][1])]
         axis.step(*zip(*stairs), where="post", color="0.2", linewidth=1.2, zorder=1)
