@@ -128,6 +128,8 @@ def test_the_learner_moves_the_critics_first_and_the_others_by_the_moved_critics
 def test_the_learner_of_two_steps_refuses_what_it_cannot_do(monkeypatch):
     with pytest.raises(TaacError, match="max_grad_norm"):
         build("own_learner", "Learner.max_grad_norm = 1.0")
+    with pytest.raises(TaacError, match="batch normalisation"):
+        build("own_learner", "CriticEnsemble.body = @MlpBody", "MlpBody.norm = @BatchNorm", "MlpBody.hidden_layers = (8,)")
     with contextlib.closing(build("own_learner")) as trainer:
         for _ in range(60):
             trainer.collect()

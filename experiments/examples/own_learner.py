@@ -18,6 +18,7 @@ from taac.data_structures import Experience, Nest
 from taac.errors import TaacError
 from taac.learning.learner import Learner, LossAndGradients
 from taac.learning.optimizers import take_step
+from taac.networks.batch_statistics import has_batch_statistics
 
 
 @gin.configurable
@@ -28,7 +29,8 @@ class CriticFirstLearner(Learner):
         learner: arguments of `Learner`; bind them there in gin.
 
     Raises:
-        TaacError: `Learner.max_grad_norm` is set, which clips the gradients of one step together; or several ranks train.
+        TaacError: `Learner.max_grad_norm` is set, which clips the gradients of one step together; several ranks train; or the
+            networks have batch normalisation, whose running statistics would move twice.
     """
 
     def __init__(self, *learner: Any, **settings: Any):
@@ -37,6 +39,8 @@ class CriticFirstLearner(Learner):
             raise TaacError(
                 "CriticFirstLearner takes two steps, which Learner.max_grad_norm cannot clip together: set it to None"
             )
+        if has_batch_statistics(self.agent):
+            raise TaacError("CriticFirstLearner computes each loss twice, which batch normalisation does not expect")
         names = [name for name, group in zip(self.group_names, self.optimizer.param_groups) for _ in group["params"]]
         self.of_critics = [name in ("critic", "value_encoder") for name in names]
 

@@ -27,7 +27,7 @@ from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import CriticEnsemble, LocalEncoder, ObservationEncoder
 from taac.networks.bodies import projections
-from taac.networks.value_heads import Combination
+from taac.networks.value_heads import Combination, atoms_of
 from taac.ops import losses
 from taac.ops.schedules import Schedule, Scheduled
 from taac.ops.value_distributions import Value, ValueDistribution, mean_of, shifted
@@ -92,7 +92,8 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
             updates per environment step it is the period in updates, possibly fractional. Target networks then move after the
             first update that completes another period.
         policy_delay: actor, temperatures and price of decisions move once in this many updates, the critics in each (TD3). SAC,
-            TAAC and TD3 compute no gradient of the actor in the others. The delay of target networks is `target_update_period`.
+            TAAC, TD3, SAC-Krep and SDAR compute no gradient of the actor in the others. The delay of target networks is
+            `target_update_period`.
         actor_regularizers: constructors of losses that are added to the actor's, such as `(@CAPS,)`.
         combine_critics: "min": the least value of all critics counts, in targets, for the actor and for switches. "mean": their
             mean. Critics that predict distributions combine these for targets in a way of their own; see `CategoricalReturns`.
@@ -440,6 +441,8 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
             summaries["policy/alpha"] = temperature.alpha()
         summaries = {**summaries, **regularized, **(own or {})}
         detail = self.detail(experience, info, target)
+        if (atoms := atoms_of(self.critics)) is not None:
+            target = target.clamp(atoms[0], atoms[-1])  # no prediction can be closer to it
         return LossInfo(loss, summaries, self.segment_error(experience, info.q, target, info.regressed), detail)
 
     def detail(self, experience: Experience, info: TrainInfo, target: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -186,6 +186,13 @@ class Agent(nn.Module):
         if self.reward_normalizer is not None and self.gathers_statistics:
             self.reward_normalizer.observe(time_step if self.agents is None else self.agents.fold(time_step, 0))
 
+    def count_recorded(self, frames: TimeStep) -> None:
+        """Adds recorded frames `[F]` of one environment, whose rewards are learnt from, to the statistics of returns."""
+        if isinstance(self.reward_normalizer, RewardScaler):
+            each = (nest.map_structure(lambda x, t=t: x[t : t + 1].to(self.device), frames) for t in range(len(frames.reward)))
+            folded, rows = (each, 1) if self.agents is None else ((self.agents.fold(f, 0) for f in each), self.agents.count)
+            self.reward_normalizer.observe_recorded(folded, rows)
+
     def observe(self, observation: Nest) -> None:
         """Adds a rollout's observations, leaves `[B, ...]`, to their statistics. Absent agents are left out."""
         if self.role not in ("learn", "collect"):

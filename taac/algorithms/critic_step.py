@@ -16,8 +16,9 @@ class CriticStep:
 
     Critics with `BatchNorm` see both halves in one batch, executed pairs (s, a) and candidates (s', a'), so that both are
     normalised alike. The statistics count a candidate with its probability, so that they are those of the next state's
-    distribution over actions, and leave out frames at LAST. Target critics use the statistics of their own joint forward, which
-    they forget. If they would be copies of the critics (`target_update_tau` 1), one forward serves both (CrossQ).
+    distribution over actions, and leave out executed pairs at LAST. Target critics use the statistics of their own joint
+    forward, which they forget. If they would be copies of the critics (`target_update_tau` and period 1), one forward serves
+    both (CrossQ).
 
     Args:
         critics, targets: online and target critics; None if targets come from elsewhere.

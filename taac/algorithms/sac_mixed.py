@@ -19,6 +19,7 @@ from taac import nest
 from taac.algorithms import target_entropies
 from taac.algorithms.action_specs import MixedActionSpec
 from taac.algorithms.actor_critic import TrainInfo
+from taac.algorithms.algorithm import gradients_if, learns_policy
 from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.target_entropies import TargetEntropy
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
@@ -127,16 +128,19 @@ class MixedSacAlgorithm(SacAlgorithm):
         choice, executed = self.mixed.split(nest.index(time_step.prev_action, slice(1, None)))
 
         # a~ ~ pi(.|s), then p(d | s, a~)
-        with gathering(self.actor, ~time_step.is_last()):
+        learns = learns_policy()
+        with gathering(self.actor, ~time_step.is_last()), gradients_if(learns):
             mean, log_std = self.actor(seen)
-        action, log_pi = distributions.squashed_normal_sample(mean, log_std)
-        with evaluating(self.critics):  # choices are compared without dropout
+            action, log_pi = distributions.squashed_normal_sample(mean, log_std)
+        with evaluating(self.critics), gradients_if(learns):  # choices are compared without dropout
             q = self.least_value(self.q_values(self.critics, frozen, action))
         probs = self._choice_probs(q)
 
         # Actor: minimise alpha log pi(a~|s) - sum_d p(d|s,a~) min_i Q_i(s, a~, d)  (equations 7 and 9)
-        dq_da = self.action_gradient((probs * q).sum(-1), action)
-        actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
+        actor_loss = torch.zeros_like(log_pi)
+        if learns:
+            dq_da = self.action_gradient((probs * q).sum(-1), action)
+            actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
 
         # V(s') = sum_d p(d|s',a~') min_i Q'_i(s', a~', d) - alpha log pi(a~'|s') + alpha_d H(p)  (equation 3)
         critics = self.critic_step(time_step, features, executed)

@@ -19,7 +19,7 @@ import torch.nn as nn
 from taac import nest
 from taac.algorithms import target_entropies
 from taac.algorithms.actor_critic import TrainInfo, trainable
-from taac.algorithms.algorithm import Algorithm
+from taac.algorithms.algorithm import Algorithm, gradients_if, learns_policy
 from taac.algorithms.sac import SacAlgorithm
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, TimeStep
 from taac.networks import SwitchNetwork, TrajectoryEmbedding
@@ -149,23 +149,26 @@ class SdarAlgorithm(SacAlgorithm):
         frozen, before = features.detach(), time_step.prev_action
 
         # b ~ beta(. | s, a-), straight-through; a_hat ~ pi(. | s, a-, b) in the dimensions that act
-        probability = self._acting_probability(seen, time_step)
-        drawn = (torch.rand_like(probability) < probability).to(probability.dtype)
-        act = drawn + probability - probability.detach()
-        with gathering(self.actor, ~time_step.is_last()):
-            mean, log_std = self._propose(seen, before, drawn)
-        a_hat, log_pi_each = _each_dimension(mean, log_std)
-        action = act * a_hat + (1.0 - act) * before
-        log_pi = (act * log_pi_each).sum(-1)
-        entropy = _bernoulli_entropy(probability).sum(-1)
+        learns = learns_policy()
+        with gradients_if(learns):
+            probability = self._acting_probability(seen, time_step)
+            drawn = (torch.rand_like(probability) < probability).to(probability.dtype)
+            act = drawn + probability - probability.detach()
+            with gathering(self.actor, ~time_step.is_last()):
+                mean, log_std = self._propose(seen, before, drawn)
+            a_hat, log_pi_each = _each_dimension(mean, log_std)
+            action = act * a_hat + (1.0 - act) * before
+            log_pi = (act * log_pi_each).sum(-1)
+            entropy = _bernoulli_entropy(probability).sum(-1)
 
         # Actor: minimise alpha log pi - alpha_b H(beta) - min_i Q_i(s, a), plus the price of acting
-        q_pi = self.least_value(self.q_values(self.critics, frozen, action))
-        dq_da = self.action_gradient(q_pi, action)
-        actor_loss = losses.action_gradient_loss(action, dq_da)
-        actor_loss = actor_loss + self.temperature.alpha() * log_pi - self.beta_temperature.alpha() * entropy
-        if self.decision_price is not None:
-            actor_loss = actor_loss + self.decision_price() * probability.mean(-1)
+        q_pi, actor_loss = None, torch.zeros_like(log_pi)
+        if learns:
+            q_pi = self.least_value(self.q_values(self.critics, frozen, action))
+            actor_loss = losses.action_gradient_loss(action, self.action_gradient(q_pi, action))
+            actor_loss = actor_loss + self.temperature.alpha() * log_pi - self.beta_temperature.alpha() * entropy
+            if self.decision_price is not None:
+                actor_loss = actor_loss + self.decision_price() * probability.mean(-1)
 
         # V(s', a) = min_i Q'_i(s', a') - alpha log pi' + alpha_b H(beta')
         critics = self.critic_step(time_step, features, before[1:])
@@ -183,7 +186,7 @@ class SdarAlgorithm(SacAlgorithm):
         return TrainInfo(
             actor_loss=actor_loss[learnt],
             log_pi=log_pi[learnt].detach(),
-            q_pi=q_pi[learnt].detach(),
+            q_pi=None if q_pi is None else q_pi[learnt].detach(),
             mean=mean[learnt].detach(),
             log_std=log_std[learnt].detach(),
             prediction=prediction,

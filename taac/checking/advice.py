@@ -14,16 +14,15 @@ from taac import nest, specs
 from taac.acting.rollout import Rollout
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
 from taac.data_structures import LAST
-from taac.demonstrations.replay import SqilReplay
 from taac.learning.optimizers import TensorFlowAdam, each, state_after_a_step
 from taac.machine.memory import available_bytes, readable_bytes
 from taac.machine.products import slowness
-from taac.networks import RewardNormalizer, RewardScaler
+from taac.networks import RewardNormalizer
 from taac.networks.bodies import projections
 from taac.networks.encoders import is_image
-from taac.networks.value_heads import atoms_of
 from taac.replay import HindsightReplayBuffer
 from taac.specs import TensorSpec
+from taac.training import checks
 from taac.training.trainer import Trainer
 
 _LARGE = 10.0  # numbers that networks do not expect; depths in metres and normalised pictures are below
@@ -116,26 +115,7 @@ def _rewards(trainer: Trainer, terminated: int, ended: int) -> Iterator[str]:
 
 def _critics(trainer: Trainer) -> Iterator[str]:
     algorithm, learner = trainer.agent.algorithm, trainer.learner
-    support, gamma = atoms_of(getattr(algorithm, "critics", None)), learner.growth.gamma
-    if support is not None and not isinstance(trainer.agent.reward_normalizer, RewardScaler):
-        replay = trainer.replay_buffer
-        of_goals = isinstance(replay, HindsightReplayBuffer) and replay.probability > 0 and replay.reward_at_goal > 0
-        come_and_go = trainer.agent.agents is not None and trainer.agent.agents.masked
-        refused = of_goals or come_and_go or isinstance(trainer.replay, SqilReplay)  # by `training.checks` and `Agent`
-        yield (
-            f"critics predict returns from {support[0]:g} to {support[-1]:g}, and rewards are not scaled to fit: bind "
-            + ("" if refused else "create_agent.normalize_rewards = 'bounded', or ")
-            + "CategoricalReturns.low and high to returns that can be reached"
-        )
-    if support is not None and gamma is not None and gamma < 1 and isinstance(algorithm, ActorCriticAlgorithm):
-        for name, temperature in algorithm.temperatures().items():
-            worth = float(temperature.alpha()) / (1 - gamma)
-            if temperature.tuning == "fixed" and worth > float(support[-1]):
-                yield (
-                    f"the temperature of '{name}' is fixed, and a nat of entropy a step is worth a return of {worth:.3g}; "
-                    f"critics predict returns up to {support[-1]:g}: bind a lower Temperature.initial_value, in the scope that "
-                    "the method gives it, such as value/Temperature.initial_value = 0.01"
-                )
+    yield from checks.beyond_atoms(trainer)
     delay, ratio = getattr(algorithm, "policy_delay", 1), float(trainer.update_ratio.ratio)
     if trainer.update_ratio.schedule is None and delay > max(4, 4 * ratio):
         yield (

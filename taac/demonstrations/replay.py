@@ -67,6 +67,8 @@ def prefilled(replay_buffer: ReplayBuffer, frames: Experience) -> ReplayBuffer:
 class Demonstrations(ReplayBuffer):
     """A buffer that holds only demonstrations, leaves `[F, ...]`, which its `digest` identifies, uint8 `[32]`."""
 
+    smaller = "give fewer demonstrations"
+
     def __init__(self, frames: Experience, device: torch.device, burn_in: int = 0, learns_on_last_frame: bool = True):
         count = len(frames.time_step.step_type)
         spec = nest.map_structure(specs.spec_of, frames)
@@ -76,8 +78,10 @@ class Demonstrations(ReplayBuffer):
         for leaf in nest.flatten(frames.time_step):
             digest.update(leaf.cpu().contiguous().numpy().tobytes())
         self.digest = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
-        for t in range(count):
-            self.add(nest.index(frames, slice(t, t + 1)))
+        self.reserve(count)
+        for held, leaf in zip(self._leaves, nest.flatten_like(self._storage, frames)):
+            held[:count, 0] = leaf
+        self.added = count
 
     def observations(self) -> Nest:
         """Returns all observations, leaves `[F, ...]`."""

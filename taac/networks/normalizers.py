@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import gin
 import torch
@@ -96,7 +96,8 @@ class RewardScaler(nn.Module):
     Subtracting a mean changes what is best where episodes can end early; a scale does not. The return of an environment is
     the sum so far of its episode, `R <- gamma_k R + r` with `gamma_k = gamma repeat_gamma^(k-1)` after an action repeated for
     k steps, and 0 at FIRST. Its variance is over all frames of rollouts but FIRST. While returns have not varied, the scale is
-    1. Each part of a vector reward has its own. A reward of k steps is clipped to +- k times the clip.
+    1. Each part of a vector reward has its own. A reward of k steps is clipped to +- k times the clip. Demonstrations whose
+    rewards are learnt from count as rollouts.
 
     Args:
         num_envs: environments (times agents that share the policy) of the rollouts.
@@ -155,6 +156,13 @@ class RewardScaler(nn.Module):
         self.count += number
         if self.bound is not None:
             torch.maximum(self.largest, self.returns.abs().amax(0), out=self.largest)
+
+    def observe_recorded(self, frames: Iterable[TimeStep], rows: int) -> None:
+        """Adds successive frames `[rows]` of other environments, such as those of a recording."""
+        running, self.returns = self.returns, self.returns.new_zeros(rows, *self.returns.shape[1:])
+        for frame in frames:
+            self.observe(frame)
+        self.returns = running
 
     def update(self, reward: torch.Tensor, duration: torch.Tensor | None = None) -> None:
         """Does nothing: sampled batches do not tell the returns."""

@@ -14,6 +14,7 @@ from taac.ops import value_distributions
 from taac.ops.value_distributions import ValueDistribution, certain, mean_of
 
 Combination = Literal["min", "mean"]
+LOW, HIGH = -5.0, 5.0  # of atoms, if nobody chooses them
 
 
 @gin.configurable
@@ -41,7 +42,7 @@ class CategoricalReturns(nn.Module):
 
     support: torch.Tensor
 
-    def __init__(self, num_atoms: int = 101, low: float = -5.0, high: float = 5.0, sigma: float | None = None):
+    def __init__(self, num_atoms: int = 101, low: float = LOW, high: float = HIGH, sigma: float | None = None):
         super().__init__()
         if num_atoms < 2 or not -math.inf < low < high < math.inf or not (sigma is None or 0 <= sigma < math.inf):
             raise TaacError(

@@ -132,8 +132,9 @@ def timeline(
         actions: `[T, A]`; boxes in [-1, 1].
         names: A labels.
         choices: A entries; the number of choices (counted from 0) where a part is a choice, None where it is a quantity.
-        decided: `[T, P]` bool; P is 1, or A if each dimension decides separately.
-        switch_probability: `[T, P]`, NaN at steps where the method does not decide. None if it has none.
+        decided: `[T, P]` bool; P is A if each dimension decides separately.
+        switch_probability: `[T, P]`, NaN at steps where the method does not decide; P is 1, A, or the number of agents. None if
+            it has none.
         reward: `[T]`.
     """
     steps, size = np.arange(1, len(actions) + 1), actions.shape[1]
@@ -149,7 +150,10 @@ def timeline(
         axes[0, 0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize="small", frameon=False,
                           scatteryoffsets=[0.5]).legend_handles[1].set_sizes([28])  # fmt: skip
     if switch_probability is not None:
-        _draw_switch_probability(axes[size, 0], steps, switch_probability, names)
+        parts = switch_probability.shape[1]
+        _draw_switch_probability(
+            axes[size, 0], steps, switch_probability, names if parts == size else [f"agent {i}" for i in range(parts)]
+        )
     axes[-1, 0].plot(steps, reward, color="0.25", linewidth=1, drawstyle="steps-mid")
     axes[-1, 0].set_ylabel("reward", rotation=0, ha="right", va="center")
     axes[-1, 0].set(xlabel="environment steps", xlim=(0, len(steps) + 1))

@@ -194,7 +194,8 @@ class VideoFile:
 class EpisodeVideo:
     """Records the first episode of an evaluation as a small GIF with an overlay.
 
-    It stores at most `MOST` frames, at most `SIDE` pixels high and wide without the overlay. For a long episode it stores
+    It stores at most `MOST` frames, at most `SIDE` pixels high and wide without the overlay, which doubles a
+    frame that is narrower than `SIDE`. For a long episode it stores
     every second, fourth... frame and displays each for correspondingly longer.
     """
 

@@ -68,6 +68,7 @@ class Pictures:
             return self._files
         import numpy as np
 
+        from taac import nest
         from taac.analysis.styles import shortened
         from taac.pictures import figures
 
@@ -85,6 +86,8 @@ class Pictures:
             switching = np.stack([nothing if p is None else p for p in probabilities]) if has_any else None
             actions, rewards = np.stack([s.action for s in steps]), np.array([s.reward for s in steps])
             title = f"{title}, {len(steps)} steps, {decided.any(1).sum()} decisions"
+            if len(nest.flatten(environment.action_spec)) == 1:  # of several agents, each decides for its own dimensions
+                decided = np.repeat(decided, actions.shape[1] // decided.shape[1], axis=1)
             figures.timeline(self._timeline, actions, names, choices, decided, switching, rewards, title)
         return self._files
 

@@ -71,7 +71,8 @@ class ReplayBuffer:
         learns_on_last_frame: whether it learns from the last one.
         frame_stack: k: pictures of observations, uint8 `[H, W, k C]`, are stacks whose newest frame alone is stored, `[H, W, C]`.
             They are stacked anew when they are read, from frames of the same episode, whose first one is repeated. No segment
-            begins with a stack that needs frames which are not stored (with priorities, it repeats the oldest one).
+            begins with a stack that needs frames which are not stored (with priorities, or fewer than k - 1 segments to spare, it
+            repeats the oldest one).
 
     Attributes:
         added: number of frames ever added for each environment.
@@ -82,6 +83,7 @@ class ReplayBuffer:
     """
 
     min_batch_size = 1  # segments that a batch has at least
+    smaller = "lower ReplayBuffer.length"  # what to do where it does not fit
 
     def __init__(
         self,
@@ -130,7 +132,7 @@ class ReplayBuffer:
             raise TaacError(
                 f"the replay buffer needs {readable_bytes(needed)} ({frames} frames x {self.num_envs} environments x "
                 f"{readable_bytes(self.frame_bytes / self.num_envs)} a frame), but {readable_bytes(free)} is free on "
-                f"{self.device}; lower ReplayBuffer.length"
+                f"{self.device}; {self.smaller}"
                 + (", or bind create_experiment.replay_device = 'cpu'" if self.device.type == "cuda" else "")
             )
 

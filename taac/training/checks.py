@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from taac import nest, specs
 from taac.acting.explorers import Explorer
 from taac.acting.noise import Noise
 from taac.algorithms import Algorithm
+from taac.algorithms.actor_critic import ActorCriticAlgorithm
 from taac.algorithms.agent import Agent
 from taac.algorithms.sac_mixed import MixedSacAlgorithm
 from taac.data_structures import Nest
@@ -18,7 +20,7 @@ from taac.errors import TaacError, refuse_below
 from taac.learning.learner import Learner
 from taac.machine.ranks import ALONE, Ranks
 from taac.networks import RecurrentEncoder, RewardNormalizer, RewardScaler
-from taac.networks.value_heads import atoms_of
+from taac.networks.value_heads import HIGH, LOW, atoms_of
 from taac.ops.schedules import Schedule, bounds
 from taac.replay import HindsightReplayBuffer, ReplayBuffer
 from taac.runs import layout
@@ -90,6 +92,32 @@ def bound_of_returns(algorithm: Algorithm) -> float:
             f"{type(critics).__name__} predicts no categories: bind 'scale', or CriticEnsemble.returns = @CategoricalReturns()"
         )
     return float(min(side for side in (-support[0], support[-1]) if side > 0))
+
+
+def beyond_atoms(trainer: Any) -> Iterator[str]:
+    """Tells of returns beyond the atoms of categorical critics: rewards are not scaled, or entropy is worth too much."""
+    algorithm, gamma = trainer.agent.algorithm, trainer.learner.growth.gamma
+    support = atoms_of(getattr(algorithm, "critics", None))
+    chosen = support is None or (support[0], support[-1]) != (LOW, HIGH)
+    if support is not None and not chosen and not isinstance(trainer.agent.reward_normalizer, RewardScaler):
+        replay = trainer.replay_buffer
+        of_goals = isinstance(replay, HindsightReplayBuffer) and replay.probability > 0 and replay.reward_at_goal > 0
+        come_and_go = trainer.agent.agents is not None and trainer.agent.agents.masked
+        refused = of_goals or come_and_go or isinstance(trainer.replay, SqilReplay)  # here, and by `Agent`
+        yield (
+            f"critics predict returns from {support[0]:g} to {support[-1]:g}, and rewards are not scaled to fit: bind "
+            + ("" if refused else "create_agent.normalize_rewards = 'bounded', or ")
+            + "CategoricalReturns.low and high to returns that can be reached"
+        )
+    if support is not None and gamma is not None and gamma < 1 and isinstance(algorithm, ActorCriticAlgorithm):
+        for name, temperature in algorithm.temperatures().items():
+            worth = float(temperature.alpha()) / (1 - gamma)
+            if temperature.tuning == "fixed" and worth > float(support[-1]):
+                yield (
+                    f"the temperature of '{name}' is fixed, and a nat of entropy a step is worth a return of {worth:.3g}; "
+                    f"critics predict returns up to {support[-1]:g}: bind a lower Temperature.initial_value, in the scope that "
+                    "the method gives it, such as value/Temperature.initial_value = 0.01"
+                )
 
 
 def check_decision_price(algorithm: Algorithm, environment: VectorEnvironment) -> None:
@@ -217,7 +245,12 @@ def check_offline(length: int, replay_buffer: ReplayBuffer, agent: Agent) -> Non
             f"{type(algorithm).__name__}.target_decision_rate learns a price from decisions in rollouts, and "
             "create_experiment.offline = True has none: give a decision_price"
         )
-    if replay_buffer.size < length:
+    if 0 < replay_buffer.size < length:
+        raise TaacError(
+            f"create_experiment.offline = True learns from segments of {length} frames, and the demonstrations are "
+            f"{replay_buffer.size} for each of {replay_buffer.num_envs} environments; lower num_envs, or record more"
+        )
+    if replay_buffer.size == 0:
         raise TaacError(
             "create_experiment.offline = True learns from the first content of the replay buffer, which is empty: bind "
             "create_experiment.demonstrations to a file or 'minari:ID', and demonstrations_ctor to @prefilled, the default, "

@@ -19,6 +19,7 @@ from taac.runs import durable, extension, files, history, layout, own_runs
 from taac.runs.provenance import changed_versions, now
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import shortened
+from taac.training.checks import beyond_atoms
 from taac.training.compilation import NO_COMPILER
 from taac.training.data_parallel_files import SharedFolder, check_count
 from taac.training.interruption import Interruption
@@ -121,7 +122,7 @@ def conduct(
                     begun = folder.read_run()
                     trainer.learner.keep(begun.get("compiled"), begun.get("products"))
                 _begin(trainer, loaded, folder, operative, about or {})
-                for line in trainer.agent.algorithm.describe():
+                for line in [*trainer.agent.algorithm.describe(), *(f"note: {each}" for each in beyond_atoms(trainer))]:
                     tell(line)
             if trainer.learner.runs_compiled:
                 tell("updates are compiled: the first waits until that is done, half a minute or more the first time")

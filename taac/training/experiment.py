@@ -25,7 +25,7 @@ from taac.algorithms.agent import Agent, Role
 from taac.algorithms.algorithm import check_acting
 from taac.algorithms.reward_signals import RewardSignal
 from taac.algorithms.shared_policy import AgentBatch
-from taac.demonstrations.replay import Demonstrations, HalfDemonstrations, demonstrated_frames, prefilled
+from taac.demonstrations.replay import Demonstrations, HalfDemonstrations, demonstrated_frames, kept_apart, prefilled
 from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
@@ -241,6 +241,8 @@ def create_experiment(
         if demonstrations is not None:
             frames = demonstrated_frames(demonstrations, environment, agent, spec)
             replay = demonstrations_ctor(replay_buffer, frames)
+            if demonstrations_ctor is not kept_apart and not offline:  # which counts what the buffer holds
+                agent.count_recorded(frames.time_step)
             # Cloning and signals learn from transitions, none of which begins at the last frame of a segment.
             shown = {"demonstrations": Demonstrations(frames, replay_where, burn_in, False)}
         learner = learner_ctor(agent, **shown)

@@ -70,8 +70,7 @@ TAGS: dict[str, str] = {
     "signal/icm_loss": "(1 - beta) L_inverse + beta L_forward of the curiosity models",
     "signal/rnd_reward": "novelty reward, before its strength is applied, mean over frames except FIRST",
     "signal/rnd_loss": "squared error of the novelty predictor",
-    "signal/gail_reward": "-log(1 - D(s, a)) on the agent's replayed frames, before its strength is applied, mean over frames "
-    "except FIRST",
+    "signal/gail_reward": "-log(1 - D(s, a)) on replayed frames, before its strength is applied, mean over frames except FIRST",
     "signal/gail_loss": "cross-entropy of the discriminator, plus its gradient penalty",
     "signal/{name}_reward": "reward of your own signal, before its strength is applied, mean over frames except FIRST",
     "signal/{name}_loss": "loss of its model",

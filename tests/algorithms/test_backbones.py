@@ -625,6 +625,19 @@ def test_critics_of_another_range_are_refused(tmp_path):
     agent.load_state_dict(state)  # of earlier code
 
 
+def test_priorities_know_no_error_that_no_prediction_mends():
+    """Rewards of 20 have targets of 5 as long as critics predict returns up to 5."""
+    trainer = build(CATEGORICAL, "normalize_rewards = False", "reward_clip = None", method="sac")
+    learn_until(trainer, 1)
+    algorithm, batch = trainer.agent.algorithm, trainer.replay_buffer.sample(8, trainer.segment_length)
+    batch.time_step.step_type[:] = 1
+    batch.time_step.reward[:] = 20.0
+    q = algorithm.train_step(trainer.agent.prepare(batch)).q
+    error = trainer.learner.update(batch).segment_error
+    assert 5 - q.amax() - 0.1 <= error.min() and error.max() <= 5 - q.amin() + 0.1
+    trainer.close()
+
+
 def test_how_much_of_the_targets_is_beyond_the_atoms():
     """Rewards of 20, of which the atoms know nothing."""
     trainer = build(CATEGORICAL, "normalize_rewards = False", "reward_clip = None", method="sac")

@@ -243,6 +243,11 @@ def test_an_actor_that_hardly_moves(delay, updates, told):
     assert len(found) == len(told) and all(words in line for words, line in zip(told, found))
 
 
+def test_a_range_that_somebody_chose_is_not_questioned():
+    params = ("CriticEnsemble.returns = @CategoricalReturns()", "normalize_rewards = False", "CategoricalReturns.low = -20.0")
+    assert [line for line in advised(*params)[0] if "not scaled to fit" in line] == []
+
+
 def test_ranges_of_critics_where_rewards_may_not_be_scaled():
     """Hindsight refuses 'bounded' and 'scale', and is not told to take them."""
     files = ["gin/tasks/goals.gin", "gin/methods/sac.gin", "gin/her.gin"]

@@ -403,6 +403,27 @@ def test_what_an_offline_run_would_not_use_is_refused(params, message, demonstra
         build(*given, "create_experiment.offline = True", *params)
 
 
+def test_an_offline_run_with_too_few_frames_for_each_environment(demonstrations):
+    params = ["create_experiment.offline = True", "num_envs = 40", "Trainer.segment_length = 4"]
+    with pytest.raises(TaacError, match=r"demonstrations are \d+ for each of 40 environments; lower num_envs, or record more"):
+        build(binding(demonstrations), *params)
+
+
+@pytest.mark.parametrize("ctor, counts", [("prefilled", True), ("HalfDemonstrations", True), ("kept_apart", False)])
+def test_demonstrated_returns_count_for_the_scale_where_their_rewards_are_learnt(ctor, counts, demonstrations):
+    params = ["normalize_rewards = 'scale'", f"create_experiment.demonstrations_ctor = @{ctor}"]
+    trainer = build(binding(demonstrations), *params, files=["gin/cloning.gin"])
+    scaler, sums = trainer.agent.reward_normalizer, []
+    frames = trainer.learner.demonstrations._storage.time_step
+    for kind, reward in zip(frames.step_type[:, 0].tolist(), frames.reward[:, 0].tolist()):
+        sums.append(0.0 if kind == StepType.FIRST else scaler.gamma * sums[-1] + reward)
+    kept = [x for x, kind in zip(sums, frames.step_type[:, 0].tolist()) if kind != StepType.FIRST] if counts else []
+    assert int(scaler.count) == len(kept)
+    assert float(scaler.mean) == pytest.approx(np.mean(kept) if kept else 0.0)
+    assert scaler.returns.tolist() == [0.0]
+    trainer.close()
+
+
 def test_an_offline_run_may_clone(demonstrations):
     params = [binding(demonstrations), "create_experiment.offline = True", "Cloning.pretraining_updates = 3", "num_env_steps = 9"]
     with pytest.raises(TaacError, match=r"demonstrations_ctor to @prefilled, the default, where another is bound, as for behav"):

@@ -27,9 +27,9 @@ def test_parameters_are_those_of_updates_that_compute_all(method, monkeypatch):
     assert_same_parameters(*found)
 
 
-@pytest.mark.parametrize("method", ["sac", "taac", "td3"])
+@pytest.mark.parametrize("method", ["sac", "taac", "td3", "sac_krep", "sdar"])
 def test_no_gradient_of_the_actor_is_computed(method):
-    trainer = build(*SMALL, method=method)
+    trainer = build(*SMALL, *fitting(method), method=method)
     algorithm, calls, told = trainer.agent.algorithm, [], []
     action_gradient, update = algorithm.action_gradient, trainer.learner.update
     algorithm.action_gradient = lambda *args: calls.append(trainer.learner.num_updates + 1) or action_gradient(*args)

@@ -78,6 +78,8 @@ def test_a_total_is_divided_as_rewards_are_and_moves_no_statistics():
     frames = TimeStep(torch.tensor(kinds, dtype=torch.uint8)[:, None], reward, reward, (), (), reward)
     assert signal.total(frames).tolist() == pytest.approx([7.0])  # 2 (1 + 2 + 4) / sqrt(4)
     assert signal.mean_square == 4.0 and signal.num_batches == 0
+    signal.mean_square.fill_(0.0)  # before the first update
+    assert signal.total(frames).tolist() == [14.0]
 
 
 def test_the_newest_episode_is_found_while_its_first_frame_is_held():

@@ -362,6 +362,22 @@ def test_a_long_run_loses_no_precision():
     assert normalizer(torch.tensor([x])).item() == pytest.approx(expected, rel=1e-3)
 
 
+def test_a_recording_counts_as_a_rollout_and_leaves_running_episodes_alone():
+    """By hand: returns of rewards 4, 2 with gamma 1/2 are 4, 4 in one row, and those of the rollout go on from 3."""
+    scaler = RewardScaler(1, 0.5, bound=5.0)
+
+    def frame(kind, reward):
+        ones = torch.ones(1, dtype=torch.int16)
+        return TimeStep(torch.tensor([int(kind)], dtype=torch.uint8), torch.tensor([reward]), torch.ones(1), (), (), ones)
+
+    for kind, reward in ((StepType.FIRST, 0.0), (StepType.MID, 3.0)):
+        scaler.observe(frame(kind, reward))
+    scaler.observe_recorded([frame(StepType.FIRST, 9.0), frame(StepType.MID, 4.0), frame(StepType.LAST, 2.0)], 1)
+    assert (float(scaler.count), float(scaler.mean), float(scaler.largest)) == (3, pytest.approx(11 / 3), 4)
+    scaler.observe(frame(StepType.MID, 1.0))
+    assert scaler.returns.tolist() == [2.5] and float(scaler.count) == 4
+
+
 def test_a_bound_keeps_the_largest_return_so_far_inside():
     """By hand: returns of rewards 1, 1, -30 with gamma 1/2 are 1, 1.5, -29.25."""
     scaler, plain = RewardScaler(1, 0.5, bound=5.0), RewardScaler(1, 0.5)

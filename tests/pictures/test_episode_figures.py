@@ -124,6 +124,15 @@ def test_a_timeline_draws_all_dimensions_switches_beta_and_reward(tmp_path, figu
     assert [a.get_ylabel() for a in figure[0].axes] == ["a", "b", "beta (act)", "reward"]
 
 
+def test_agents_have_switches_by_their_own_names(tmp_path, figure):
+    names, decided = [f"action[{i}]" for i in range(4)], np.array([[True, False], [False, True]]).repeat(2, 1)
+    actions, beta = np.array([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]]), np.tile([[0.3, 0.6]], (2, 1))
+    timeline(tmp_path / "t.png", actions, names, [None] * 4, decided, beta, np.zeros(2), "title")
+    *parts, switch, _ = figure[0].axes
+    assert [dots(axis) for axis in parts] == [[(1, 0.1)], [(1, 0.2)], [(2, 0.7)], [(2, 0.8)]]
+    assert [line.get_label() for line in switch.lines] == ["agent 0", "agent 1"]
+
+
 def test_dimensions_that_decide_alone_have_switches_of_their_own(tmp_path, figure):
     decided = np.array([[True, True], [False, True], [True, False]])
     actions = np.array([[0.1, 0.2], [0.1, 0.4], [0.5, 0.4]])

@@ -172,6 +172,14 @@ def test_a_run_says_that_its_products_are_slow(monkeypatch, tmp_path):
     assert not any("are compiled" in line for line in told)
 
 
+@pytest.mark.slow
+def test_a_run_says_that_its_returns_do_not_fit_its_critics(tmp_path):
+    told = []
+    params = ("CriticEnsemble.returns = @CategoricalReturns()", "normalize_rewards = False")
+    conducted(tmp_path / "run", *params, tell=told.append)
+    assert [line for line in told if "rewards are not scaled to fit" in line and line.startswith("note: critics predict")]
+
+
 def conducted(path, *params, tell=lambda _: None, interruption=Interruption):
     loaded = configuration.load([TASK, "gin/methods/taac.gin"], [*SMALL, *params])
     trainer = configuration.build(experiment.create_experiment)

@@ -102,7 +102,10 @@ class RewardSignal(nn.Module):
         return self._normalized(torch.where(transitions(time_step), self.reward(time_step), 0.0)).sum(0)
 
     def _normalized(self, reward: torch.Tensor) -> torch.Tensor:
-        return reward / (self.mean_square + 1e-10).sqrt().to(reward.dtype) if self.normalize else reward
+        if not self.normalize:
+            return reward
+        scale = torch.where(self.mean_square > 0, self.mean_square + 1e-10, 1.0).sqrt()  # 1 before the first update
+        return reward / scale.to(reward.dtype)
 
     def reward(self, time_step: TimeStep) -> torch.Tensor:
         """Returns the unnormalised rewards `[T-1, B]` from each frame to the next; any value where that is no transition."""
