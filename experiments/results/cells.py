@@ -21,7 +21,7 @@ import numpy as np
 from experiments.results import claims
 from experiments.results.collect import ROLLOUTS
 from taac.analysis.readers.run_records import Record
-from taac.analysis.statistics.intervals import estimate_interval
+from taac.analysis.statistics.intervals import cut, estimate_interval
 
 
 def numbers(folder: Path, runs: list[Record], steps: list[int]) -> list[str]:
@@ -88,14 +88,15 @@ def number(value: float) -> str:
     return f"{value:.3f}".replace("-0.000", "0.000") if abs(value) < 0.1 else f"{value:.3g}"
 
 
-def with_interval(values: np.ndarray) -> str:
-    """The mean, with its interval if there are runs enough for one and they differ."""
+def with_interval(values: np.ndarray, name: str = "") -> str:
+    """The mean, with its interval, cut to the range of the quantity `name`, if there are runs enough for one and they differ."""
     if np.isnan(values).any():
         return "-"
     found = estimate_interval([values], "mean") if values.size >= claims.FEWEST_RUNS else None
     if found is None or np.isnan(found.low):
         return number(float(values.mean()))
-    return f"{number(found.estimate)} [{number(found.low)}, {number(found.high)}]"
+    low, high = cut(name, found.estimate, found.low, found.high)
+    return f"{number(found.estimate)} [{number(float(low))}, {number(float(high))}]"
 
 
 def with_deviation(values: np.ndarray) -> str:

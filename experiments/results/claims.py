@@ -57,7 +57,7 @@ POST_HOC = "none: post hoc"
 EVERYWHERE = "all tasks"
 LEVEL, FEWEST_RUNS, WIDEST = 0.05, 3, 0.3
 Groups = Mapping[tuple[str, str], list[Record]]  # runs by task and method
-Plan = Mapping[str, Any]  # `planned` in campaign.json: "tasks" and the number of "seeds"
+Plan = Mapping[str, Any]  # `planned` in campaign.json: "tasks", the number of "seeds", and "first_seed" if it is not 0
 
 
 class Row(NamedTuple):
@@ -99,8 +99,8 @@ def rows(groups_of: Mapping[str, Groups], plans: Mapping[str, Plan], published: 
         for claim in (claim for claim in of_campaign if "repeats" in claim):
             for task in plans[name]["tasks"] if name in plans else [EVERYWHERE]:
                 fraction = published["fraction_repeated"]["by_task"].get(re.sub(r"-v\d+$", "", task))
-                seeds = plans[name]["seeds"] if name in plans else 0
-                found.append(row_of_fractions(claim, task, groups_of.get(name, {}), seeds, fraction, listed()["reading_error"]))
+                plan = plans.get(name, {"seeds": 0})
+                found.append(row_of_fractions(claim, task, groups_of.get(name, {}), plan, fraction, listed()["reading_error"]))
     return found
 
 
@@ -117,9 +117,10 @@ def listed() -> dict[str, Any]:
     return json.loads((HERE / "claims.json").read_text(encoding="utf-8"))
 
 
-def planned_runs(groups: Groups, task: str, method: str, seeds: int) -> list[Record]:
-    """The runs with a planned seed: 0, 1, ... seeds - 1."""
-    return [r for r in groups.get((task, method), []) if r.seed in range(seeds)]
+def planned_runs(groups: Groups, task: str, method: str, plan: Plan) -> list[Record]:
+    """The runs with a planned seed: 0, 1, ... seeds - 1, or as many from the plan's `first_seed` on."""
+    first = plan.get("first_seed", 0)
+    return [r for r in groups.get((task, method), []) if r.seed in range(first, first + plan["seeds"])]
 
 
 # Returns -------------------------------------------------------------------------------------------------------------
@@ -149,8 +150,8 @@ def of_method(
 ) -> Runs:
     """The planned runs of a method of this campaign, or of "other_campaign/method"."""
     other, _, method = name.rpartition("/")
-    groups, seeds = groups_of.get(other or campaign, {}), plans[other or campaign]["seeds"]
-    return Runs(method, [planned_runs(groups, task, method, seeds) for task in tasks], seeds)
+    groups, plan = groups_of.get(other or campaign, {}), plans[other or campaign]
+    return Runs(method, [planned_runs(groups, task, method, plan) for task in tasks], plan["seeds"])
 
 
 def said(claim: Mapping[str, Any]) -> str:
@@ -225,11 +226,11 @@ def scores(x: Sequence[Record], y: Sequence[Record], measure: str) -> tuple[np.n
 
 
 def row_of_fractions(
-    claim: Mapping[str, Any], task: str, groups: Groups, seeds: int, published: float | None, error: float
+    claim: Mapping[str, Any], task: str, groups: Groups, plan: Plan, published: float | None, error: float
 ) -> Row:
     """A claim on the fraction of steps that a method repeats on a task."""
     text, said = claim["claim"], "-" if published is None else f"{published:g}"
-    runs = planned_runs(groups, task, claim["repeats"], seeds)
+    runs, seeds = planned_runs(groups, task, claim["repeats"], plan), plan["seeds"]
     values = np.array([r.at_end("fraction_repeated") for r in runs if not r.problems])
     diverged = f", {len(runs) - values.size} diverged" if values.size < len(runs) else ""
     count = f"{len(runs)} of {seeds} seeds{diverged}"

@@ -285,7 +285,7 @@ def of_info(groups: dict[tuple[str, str], list[Record]]) -> list[str]:
         whole = [r for r in runs if not r.problems]
         for name in dict.fromkeys(name for r in whole for name in r.evaluations if name.startswith(layout.INFO)):
             values = np.array([r.at_end(name) for r in whole if name in r.evaluations])
-            rows.append([task, method, name, cells.with_interval(values), ", ".join(map(cells.number, values))])
+            rows.append([task, method, name, cells.with_interval(values, name), ", ".join(map(cells.number, values))])
     return table(["task", "method", "reported", "at the end", "each seed"], without_repeats(rows)) if rows else []
 
 

@@ -18,7 +18,7 @@ from taac.campaigns.launchers.local import LocalProcesses
 from taac.campaigns.run import Run
 from taac.campaigns.suggestions import Suggestions
 from taac.campaigns.sweep import Record, Sweep, Trial
-from taac.errors import TaacError
+from taac.errors import OCCUPIED, TaacError
 from taac.runs import files, layout
 from taac.runs.run_folder import RunFolder
 
@@ -135,6 +135,9 @@ class Sweeping:
     def _ended(self, active: _Active, outcome: Outcome) -> None:
         active.launched = False
         if active.trial.why is not None or (outcome.returncode == 0 and active.run.finished()):
+            return
+        if outcome.returncode == OCCUPIED:  # another process still trains it
+            active.attempts -= 1
             return
         if outcome.interrupted() and active.attempts < self._launcher.attempts:
             return

@@ -87,9 +87,10 @@ def run() -> None:
             raise TaacError(f"no trial of {len(record.trials)} was completed, see {record.path}")
         path = write_best(root, sweep, record, request, steps)  # again, with the whole budget
     print(printable(f"best of {len(record.trials)} trials: {best.number}, {best.value:.6g} ({best})\n{path}"))
+    unused = "the default seeds of taac train and taac compare (0, 1, ...)" if min(sweep.seeds) > 0 else f"{max(sweep.seeds) + 1}"
     print(
         f"its value is the greatest of many, so it flatters: train {path.name} with seeds that the sweep did not use, such as "
-        "the default seeds of taac train and taac compare (0, 1, ...)"
+        f"{unused}"
     )
 
 

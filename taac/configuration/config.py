@@ -16,6 +16,7 @@ from taac.configuration.gin_state import enclosing_scopes, short
 from taac.errors import TaacError, nearest
 
 BACKBONE = ("CriticEnsemble.body", "CriticEnsemble.returns")  # what critics of another class leave unused
+OUTDONE = (*BACKBONE, "CriticEnsemble.num_critics")  # what is told where a later file replaces it
 # Of what a part that is added to a method would silently leave nothing of another file's.
 SINGLE = (
     "ActorCriticAlgorithm.actor_regularizers", "create_environment.wrappers", "create_collector.explorer",
@@ -24,6 +25,10 @@ SINGLE = (
 _WIDTHS = "hidden_layers"
 _PER_ITERATION = "updates_per_iteration"
 _CLIP = "reward_clip"  # the macro, and the parameter of `create_agent`
+
+
+def _file_of(binding: Binding) -> str:
+    return binding.where.rpartition(":")[0]
 
 
 class Config:
@@ -41,9 +46,9 @@ class Config:
         lost: list[Binding] = []
         for b in bindings:
             if (before := self.bindings.get(b.key)) is not None:
-                if b.shipped and b.parameter in BACKBONE and b.line != before.line:
+                if b.shipped and b.parameter in OUTDONE and _file_of(b) != _file_of(before):
                     self._outdone.append(f"{before} has no effect: {b} replaces it")
-                part = Path(b.where.rpartition(":")[0]).parent.name in ("gin", "backbones")  # a file that is added to a method
+                part = Path(_file_of(b)).parent.name in ("gin", "backbones")  # a file that is added to a method
                 if part and b.shipped and before.shipped and b.parameter in SINGLE and b.line != before.line:
                     lost.append(before)
                 replaced.append(before.value)
@@ -88,7 +93,8 @@ class Config:
         for b in self.bindings.values():
             if b.is_macro or b.selector.startswith(OF_COMPARE):
                 continue
-            if (b.scope, b.selector) in self._replaced or b.may_be_unused:
+            replaced = (b.scope, b.selector) in self._replaced and not b.where.startswith("--")
+            if replaced or b.may_be_unused:
                 if b.parameter in BACKBONE and all(selector != b.selector for _, selector in used):
                     raise TaacError(f"{b}: has no effect, because other critics are bound: remove either")
                 continue  # a number may have replaced a schedule, whose settings are then unused

@@ -42,7 +42,7 @@ HEAD = "delay threshold hold                return decisions repeated mean run  
 def _legend(over: str) -> list[str]:
     return [
         f"\nreturn: mean with half the width of its 95% interval over {over}; the other columns are means",
-        "change: of the action from step to step; high f: power of its high frequencies (Mysore et al.)",
+        "change: of the action from step to step; high f: amplitudes of its frequencies, times these (Mysore et al.)",
         "MMACs: a million multiply-adds of the networks that acting needs",
     ]
 

@@ -57,7 +57,9 @@ def describe_versions(run: Mapping[str, Any]) -> list[str]:
     begun = run.get("versions")
     found: dict[str, int] = {}  # the steps at which it first was
     for entry in entries(run, "resumed"):
-        resumed = entry.get("versions")
+        resumed, moved = entry.get("versions"), (entry.get("commit"), run.get("commit"))
+        if all(map(is_name, moved)):
+            found.setdefault("with commit {} of taac; it was begun with {}".format(*moved), entry["env_steps"])
         if not isinstance(begun, dict) or not isinstance(resumed, dict):
             continue
         for name, version in resumed.items():

@@ -198,5 +198,9 @@ def test_diverged_runs_are_left_out(tmp_path):
             returns = np.array(STEPS) + seed + (0 if repeated else 10)
             make_run(tmp_path / f"{method}{seed}", method, "Own-v0", seed, returns, repeated=repeated)
     make_run(tmp_path / "b2", "b", "Own-v0", 2, [*STEPS[:-1], float("nan")])
-    front = make_report(tmp_path, Options())["fronts"][0]
+    content = make_report(tmp_path, Options())
+    front = content["fronts"][0]
     assert [row["on_front"] for row in front["methods"]] == [True, True] and np.isfinite(front["hypervolume"]["estimate"])
+    assert [(row["method"], row["runs"], row["diverged"]) for row in front["methods"]] == [("a", 2, 0), ("b", 2, 1)]
+    assert "| b | 2; 1 diverged |" in "\n".join(front_table(front, "decisions"))
+    assert content["ahead"][0].endswith("On the front of return against decisions: a, b (1 of its runs diverged).")

@@ -164,13 +164,18 @@ def test_methods_have_ranks_that_agree_with_the_verdicts(comparison):
 
 
 def test_ranks_by_hand():
-    verdict = lambda x, y, word: {"x": x, "y": y, "verdict": word}  # noqa: E731
+    verdict = lambda x, y, word: {"x": x, "y": y, "verdict": word, "diverged": [0, 0], "improvement": None}  # noqa: E731
     pairs = [verdict("a", "b", "better"), verdict("a", "c", "inconclusive"), verdict("b", "c", "worse")]
     found = ranks(pairs, {"a": 2.0, "b": 1.0, "c": 2.0})
     assert found["a"] == {"estimate": 1.5, "low": 1, "high": 2} and found["b"] == {"estimate": 3, "low": 3, "high": 3}
     assert ranks([], {"a": None, "b": 0.0})["a"] == {"estimate": 2, "low": 1, "high": 2}
-    # The mean of a's few survivors is the highest; by ranks among all runs it is worse than b.
-    found = ranks([{"x": "a", "y": "b", "verdict": "worse"}], {"a": 2.0, "b": 1.0})
+    # The mean of a's few survivors is the highest; by ranks among all runs it is worse than b, and no better than c.
+    pairs = [verdict("a", "b", "inconclusive"), verdict("a", "c", "inconclusive"), verdict("b", "c", "inconclusive")]
+    for pair, p in zip(pairs, (0.2, 0.5)):
+        pair |= {"diverged": [4, 0], "improvement": {"estimate": p}}
+    found = ranks(pairs, {"a": 2.0, "b": 1.0, "c": 0.0})
+    assert {m: r["estimate"] for m, r in found.items()} == {"a": 2.5, "b": 1, "c": 2.5}
+    found = ranks([verdict("a", "b", "worse")], {"a": 2.0, "b": 1.0})
     assert {m: r["estimate"] for m, r in found.items()} == {"a": 2, "b": 1}
 
 
@@ -241,6 +246,27 @@ def test_all_solved_against_none_is_a_verdict(tmp_path, task, bounds, extra):
     assert pair["difference"]["low"] == pytest.approx(1 - math.sqrt(2) * (1 - 0.025**0.2)) and pair["difference"]["high"] == 1
     text = next(s["text"] for s in content["statements"] if s["about"] == "Verdicts")
     assert "Fisher's exact test" in text
+
+
+def test_anchors_of_another_return_are_not_used(tmp_path):
+    """Those of FetchReach-v4 are of success, 0 or 1; here each step before the goal costs 1."""
+    for method, value in (("a", -2.0), ("b", -40.0)):
+        for seed in range(2):
+            make_run(tmp_path / f"{method}{seed}", method, "FetchReach-v4", seed, [value] * 10)
+            make_run(tmp_path / f"{method}h{seed}", method, "Hopper-v5", seed, [1000.0] * 10)
+            make_run(tmp_path / f"{method}c{seed}", method, "HalfCheetah-v5", seed, [2000.0] * 10)
+    content = make_report(tmp_path, Options(bounds=("none",)))
+    assert content["over_tasks"]["tasks"] == ["HalfCheetah-v5", "Hopper-v5"]
+    told = "a return of -2 on FetchReach-v4 is outside of its anchors' bounds (0.0, 1.0): they are not used"
+    assert told in content["warnings"] and content["tasks"][0]["bounds"] is None
+
+
+def test_runs_of_other_code_are_told(tmp_path):
+    for seed, commit in enumerate(("a1", "a1", "b2", None)):
+        about = json.loads((make_run(tmp_path / str(seed), seed=seed) / "run.json").read_text())
+        (tmp_path / str(seed) / "run.json").write_text(json.dumps(about | ({} if commit is None else {"commit": commit})))
+    (told,) = [w for w in make_report(tmp_path, Options())["warnings"] if w.startswith("commit on Hopper-v5")]
+    assert "a1" in told and "b2" in told and told.count("2 (") <= 1
 
 
 @pytest.mark.parametrize(
@@ -718,7 +744,7 @@ def test_markdown_tables_hold_the_numbers_of_json(written):
                 ]  # fmt: skip
         blocks = [(m, how, block) for m in task["methods"] for how, block in ACTING.items()]
         for row, (m, how, block) in zip(repetition[1:], blocks, strict=True):
-            assert row == [m["method"], how, *(show(s["mean"]) for s in m[block].values())]
+            assert row == [m["method"], "5", how, *(show(s["mean"]) for s in m[block].values())]
         (of_task,) = (of for of in content["fronts"] if of["task"] == task["task"])  # of decisions: jerk is the same for all
         means = {m["method"]: [show(m["repetition"]["decisions"]["mean"]), show(m["final"]["mean"])] for m in task["methods"]}
         told = [

@@ -159,8 +159,9 @@ def test_tables_have_the_numbers_of_report_json(page, content):
             assert (name["text"], seeds["text"]) == (m["method"], told)
             given = [m["rank"], *(m[measure][s] for measure in ("final", "area") for s in ("mean", "iqm"))]
             assert len(cells) == 5 and all(map(shows, cells, given))
-            name, *cells = next(repetition)
-            assert name["text"] == m["method"] and len(cells) == len(REPETITION)
+            name, seeds, *cells = next(repetition)
+            told = f"{m['final']['runs']}; {m['diverged']} diverged" if m["diverged"] else str(m["final"]["runs"])
+            assert (name["text"], seeds["text"]) == (m["method"], told) and len(cells) == len(REPETITION)
             assert all(map(shows, cells, [s["mean"] for s in m["repetition"].values()]))
     assert next(scores, None) is None and next(repetition, None) is None
 

@@ -154,6 +154,14 @@ def test_scores_at_a_step_are_of_the_last_evaluations_up_to_it(tmp_path):
     assert max(content["curves"][0]["x"]) == 1000  # the curves are whole
 
 
+def test_a_run_that_ended_between_evaluations_moves_all_to_the_last_that_they_share(tmp_path):
+    make_run(tmp_path / "0", "sac", "Mine-v0", 0, RISING)
+    make_run(tmp_path / "1", "sac", "Mine-v0", 1, [*RISING[:6], 99.0], steps=[*STEPS[:6], 630])
+    content = make_report(tmp_path, Options())
+    assert content["tasks"][0]["step"] == 600
+    assert scores(content, "0") == scores(content, "1") == (500, pytest.approx(350))
+
+
 def test_a_step_before_the_first_evaluation_is_not_the_untrained_agents(tmp_path):
     for seed in range(2):
         make_run(tmp_path / str(seed), "sac", "Mine-v0", seed, np.arange(11.0), steps=(0, *STEPS))

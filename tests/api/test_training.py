@@ -24,8 +24,10 @@ from taac.errors import Interrupted, TaacError
 from taac.runs import history
 from taac.runs.run_folder import RunFolder
 from taac.training import conduct, experiment
+from taac.training.hooks import StopWhen
 from taac.training.interruption import Interruption
 from taac.training.progress_bar import ProgressBar
+from taac.training.resets import Reset
 from tests.api.small import SMALL
 
 
@@ -197,6 +199,24 @@ def test_a_recording_that_fails_leaves_no_file_in_the_way(tmp_path, trained, mon
             trained.play(num_episodes=1, record_file=path)
     trained.play(num_episodes=1, record_file=path)
     assert path.stat().st_size > 1000
+
+
+def test_a_hook_of_another_point_is_refused_as_a_callback(tmp_path):
+    with pytest.raises(TaacError, match="on_iteration: StopWhen.* is a hook for 'after_evaluation': give it as on_evaluation"):
+        train(tmp_path / "run", on_iteration=StopWhen(no_improvement=5))
+    with pytest.raises(TaacError, match="on_iteration: .*Reset.* is a hook for 'before_update'$"):
+        train(tmp_path / "run", on_iteration=Reset(at=(2,)))
+
+    class Picky:
+        def __call__(self, trainer):
+            pass
+
+        def check(self, trainer):
+            raise TaacError(f"not on {trainer.environment.name}")
+
+    with pytest.raises(TaacError, match="not on "):
+        train(tmp_path / "run", on_iteration=Picky())
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_callback_that_returns_true_ends_the_run_early(tmp_path, trained):

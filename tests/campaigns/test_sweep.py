@@ -19,7 +19,7 @@ from taac.campaigns.sweep import RECORD, Record, Sweep, Trial, statement, write_
 from taac.campaigns.sweeping import Sweeping
 from taac.commands import sweep as command
 from taac.configuration import RunRequest, build, load, operative_config
-from taac.errors import TaacError
+from taac.errors import OCCUPIED, TaacError
 from taac.training.experiment import create_experiment
 from tests import forked
 from tests.analysis.campaigns import make_run
@@ -363,6 +363,12 @@ def test_trials_that_fail_or_diverge_end_and_the_sweep_goes_on(tmp_path):
     assert [run.method for run in launcher.begun].count("trial 3") == Stub.attempts  # killed from outside, tried again
     with pytest.raises(TaacError, match=r"the first 3 trials failed.*it broke"):
         swept(tmp_path / "hopeless", lambda run: Outcome(1))
+
+
+def test_a_trial_that_another_process_still_trains_is_asked_for_again(tmp_path):
+    held = [Outcome(OCCUPIED)] * (Stub.attempts + 2)
+    record, launcher = swept(tmp_path, lambda run: held.pop() if held else (1.0, 1.0), trials=1, seeds=1)
+    assert [trial.state for trial in record.trials] == ["complete"] and len(launcher.begun) == Stub.attempts + 3
 
 
 @pytest.mark.parametrize("trials", [3, 5])

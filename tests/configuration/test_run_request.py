@@ -396,6 +396,17 @@ def test_a_part_that_would_replace_the_tasks_or_another_is_refused(task, method,
 def test_a_backbone_that_another_one_replaces_is_told():
     (told,) = built_with("sac+crossq+flash_small")
     assert re.search(r"crossq.gin:5: CriticEnsemble.body = .*critic/MlpBody has no effect: .*flash.gin:7: .* replaces it", told)
+    told = "; ".join(built_with("sac+redq+droq"))
+    assert re.search(r"redq.gin:\d+: CriticEnsemble.num_critics = 10 has no effect: .*droq.gin:\d+: .* = 2 replaces it", told)
+    loaded = RunRequest("Pendulum-v1", "sac+crossq+layer_norm").load()
+    norm = next(b for b in loaded.bindings.values() if b.parameter == "MlpBody.norm" and not b.scope)
+    assert "layer_norm.gin" in norm.where
+    assert any("crossq.gin" in told and "layer_norm.gin" in told for told in loaded.without_effect())
+
+
+def test_settings_of_a_schedule_that_another_value_replaced_are_refused_if_somebody_gives_them():
+    with pytest.raises(TaacError, match=r"flash/CosineSchedule.start = 0.003: nothing in this experiment uses this binding"):
+        built_with("sac+flash_small", "learning_rate=1e-4", params=("flash/CosineSchedule.start = 3e-3",))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -77,6 +78,12 @@ def test_all_planned_comparisons_count_also_where_one_is_complete(tmp_path):
     for tasks, verdict in ((3, claims.AGREES), (4, claims.OPEN)):
         rows, _ = rows_on_claims(tmp_path / str(tasks), HIGH, LOW, ["Toy-v0", *(f"Other-v{i}" for i in range(1, tasks))])
         assert [row.verdict for row in rows] == [verdict] * 2
+
+
+def test_planned_seeds_begin_where_the_plan_says():
+    groups = {("Toy-v0", "sac"): [SimpleNamespace(seed=seed) for seed in range(5)]}
+    of = lambda plan: [r.seed for r in claims.planned_runs(groups, "Toy-v0", "sac", plan)]  # noqa: E731
+    assert of({"seeds": 3}) == [0, 1, 2] and of({"seeds": 3, "first_seed": 1}) == [1, 2, 3]
 
 
 def test_a_post_hoc_claim_has_no_verdict_and_counts_in_no_family(tmp_path):

@@ -101,6 +101,10 @@ def test_versions_that_a_run_was_resumed_with_and_nothing_else_are_told():
         "it was resumed at 6 environment steps with torch 2; it was begun with 1",
         "it was resumed at 6 environment steps with mujoco 3; it was begun with none",
     ]
+    moved = [{"env_steps": 5, "commit": "b-dirty"}, {"env_steps": 8, "commit": "b-dirty"}, {"env_steps": 9, "commit": ["c"]}]
+    assert history.describe_versions({"commit": "a", "resumed": moved}) == [
+        "it was resumed at 5 environment steps with commit b-dirty of taac; it was begun with a"
+    ]
     for run in ({}, {"versions": 3, "resumed": entries}, {"versions": begun, "resumed": "x"}):
         assert history.describe_versions(run) == []
 

@@ -79,6 +79,12 @@ def roundings(records: Sequence[Record]) -> list[str]:
     ]
 
 
+def codes(records: Sequence[Record]) -> list[str]:
+    """Returns a sentence for each task whose runs were trained by different commits of this package."""
+    by_task = grouped(records, lambda r: r.task).items()
+    return [sentence for task, group in by_task for sentence in _differing(group, f"commit on {task}", lambda r: r.commit)]
+
+
 def grouped(records: Sequence[Record], key: Callable[[Record], Hashable]) -> dict:
     groups: dict[Hashable, list[Record]] = defaultdict(list)
     for record in records:

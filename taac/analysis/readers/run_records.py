@@ -46,6 +46,7 @@ class Record(NamedTuple):
     budget: int | None  # planned environment steps
     update_ratio: float | None  # planned gradient steps per environment step
     versions: Mapping[str, str | None]  # of packages
+    commit: str | None  # of this package; None if unknown
     products: str | None  # the matrix products of its updates; None if unknown
     statements: Mapping[str, str]  # what it binds of `TUNING` and `RETURN_BOUNDS`
     settings: Mapping[str, str]  # bindings of config.gin with macros resolved, without those that change nothing in the run
@@ -159,6 +160,7 @@ def read(folder: Path, root: Path) -> Record:
         budget=_count(budget),
         update_ratio=_update_ratio(settings),
         versions=versions,
+        commit=_text(about.get("commit")),
         products=_text(about.get("products")),
         statements={name: settings[name] for name in (TUNING, RETURN_BOUNDS) if name in settings},
         settings={

@@ -48,8 +48,8 @@ def fronts(scores: AllScores, tasks: Sequence[dict[str, Any]]) -> list[dict[str,
     """Returns a row for each task and cost of `COSTS` that at least two methods have in all runs, unless it is equal for all.
 
     A row has the `task`, the `cost`, the `hypervolume` with its interval (`bootstrap_spread`), and of each method, by rising
-    cost, its number of `runs`, the means `x` of cost and `y` of return with their intervals, whether it is `on_front`, and in
-    which `share` of resamples it is (None if a method has one run).
+    cost, its number of `runs` and of those that `diverged` besides, the means `x` of cost and `y` of return with their intervals,
+    whether it is `on_front`, and in which `share` of resamples it is (None if a method has one run).
     Diverged runs are left out.
 
     Args:
@@ -70,7 +70,8 @@ def fronts(scores: AllScores, tasks: Sequence[dict[str, Any]]) -> list[dict[str,
                 volume, methods_told = _front(list(known), list(known.values()), same_seeds)
                 for row in methods_told:
                     m = means[task, row["method"]]
-                    row |= {"runs": m["final"]["runs"], "x": m["repetition"][cost]["mean"], "y": m["final"]["mean"]}
+                    row |= {"runs": m["final"]["runs"], "diverged": m["diverged"]}
+                    row |= {"x": m["repetition"][cost]["mean"], "y": m["final"]["mean"]}
                 methods_told.sort(key=lambda row: row["x"]["estimate"])
                 rows.append({"task": task, "cost": cost, "hypervolume": volume, "methods": methods_told})
     return rows

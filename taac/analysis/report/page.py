@@ -41,7 +41,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
     records, told_apart = groups.labelled(found, options.group_by)
     warnings = [*told_apart, *comparable.refuse_mixtures(records, options.allow_mixed)]
     records, late = scores.match(records)
-    warnings += late + comparable.roundings(records)
+    warnings += late + comparable.roundings(records) + comparable.codes(records)
     steps, policy = scores.compared_steps(records, options.at_step), options.diverged
     warnings += [
         f"{task} is compared at step {step}, its last evaluation up to step {options.at_step} (--at_step)"
@@ -49,20 +49,21 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         if options.at_step not in (None, step)
     ]
     records = scores.treat_diverged(records, steps, policy)
-    used = [r for r in records if text.left_out(r, steps, policy) is None]
-    warnings += text.run_warnings(records, steps, policy)
+    used = [r for r in records if text.left_out(r, steps) is None]
+    warnings += text.run_warnings(records, steps)
     warnings += text.missing_warnings(root, found)
     if not used:
         raise TaacError(f"none of the {len(records)} runs below {root} can be used:\n  " + "\n  ".join(warnings))
     warnings += text.seed_warnings(records, used)
-    by_task, kept = scores.scores_of(used, steps, options.last, policy)
+    by_task, kept = scores.scores_of(used, steps, options.last)
+    scales = verdicts.fitting_anchors(by_task, scales, warnings)
     limits = verdicts.read_bounds(options.bounds, scales, by_task, warnings)
     normal = verdicts.normalized(by_task, scales)
     made = verdicts.families_of(by_task, normal, limits, options)
     for task in sorted(kept):
         if kept[task] < options.last:
             warnings.append(f"final returns on {task} are means of {kept[task]} evaluation(s), not {options.last}")
-        running = not any(r.status == "finished" or scores.has_diverged(r, steps[task], policy) for r in used if r.task == task)
+        running = not any(r.status == "finished" or scores.has_diverged(r, steps[task]) for r in used if r.task == task)
         if options.at_step is None and running:
             warnings.append(f"no run on {task} is finished; compared at step {steps[task]}, which all have reached")
     warnings += text.untrained_warnings(by_task, steps, kept)
@@ -97,7 +98,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
             "seed": SEED,
         },
         "methods": sorted({r.method for r in used}),
-        "runs": [_run(r, by_task, text.left_out(r, steps, policy)) for r in records],
+        "runs": [_run(r, by_task, text.left_out(r, steps)) for r in records],
         "tasks": tasks,
         "family": {measure: sum(row["improvement"] is not None for of in rows for row in of) for measure, rows in made.items()},
         "pairs": made["final"][0],

@@ -5,7 +5,8 @@ Evaluations of different runs belong together if they were due at the same step.
 environment passes it by some steps: it is evaluated at 1002 instead of 1000.
 
 Each task is compared at one step that its runs have reached. It is the requested step, or the last evaluation of the
-finished run that ended first, or, if no run is finished, the last step that all of the task's runs have reached.
+finished run that ended first, or, if no run is finished, the last step that all of the task's runs have reached. Where not all
+runs that went so far were evaluated at that step, such as one that a hook ended, it is the last before it at which all were.
 
 - The final return of a run is the mean of its last k evaluations up to that step, without the one before training. At step 0,
   which is compared only if it is requested, it is that one's.
@@ -150,9 +151,9 @@ def only_diverged(record: Record) -> bool:
     return record.diverged is not None and all(problem.startswith("diverged") for problem in record.problems)
 
 
-def has_diverged(record: Record, step: int, policy: str) -> bool:
-    """Whether a run counts as diverged at the compared step."""
-    return policy == WORST and not record.problems and record.diverged is not None and record.diverged <= step
+def has_diverged(record: Record, step: int) -> bool:
+    """Whether a run counts as diverged at the compared step. Those that are left out keep a problem; see `treat_diverged`."""
+    return not record.problems and record.diverged is not None and record.diverged <= step
 
 
 def treat_diverged(records: Sequence[Record], steps: Mapping[str, int], policy: str) -> list[Record]:
@@ -189,14 +190,16 @@ def compared_steps(records: Sequence[Record], at_step: int | None) -> dict[str, 
         if not ended:  # all diverged
             ended = [r.budget or max(int(r.diverged or 0), r.last_due or 0) for r in group if only_diverged(r)]
         if ended:
-            steps[task] = min(ended)
+            end = min(ended)
             if at_step is not None:
-                steps[task] = max((int(due) for r in runs for due in r.due if 0 < due <= at_step), default=at_step)
+                end = max((int(due) for r in runs for due in r.due if 0 < due <= at_step), default=at_step)
+            due = [set(map(int, r.due[(r.due > 0) & (r.due <= end)])) for r in runs if r.due[-1] >= end]
+            steps[task] = max(set.intersection(*due), default=end) if due else end
     return steps
 
 
 def scores_of(
-    used: Sequence[Record], steps: Mapping[str, int], last: int, policy: str
+    used: Sequence[Record], steps: Mapping[str, int], last: int
 ) -> tuple[dict[str, dict[str, Scores]], dict[str, int]]:
     """Returns the scores by task and method, and for each task the number of evaluations in a final return."""
     scores: dict[str, dict[str, Scores]] = {}
@@ -205,13 +208,13 @@ def scores_of(
         group = [r for r in used if r.task == task]
         if not group:
             continue
-        whole = [r for r in group if not has_diverged(r, step, policy)]
+        whole = [r for r in group if not has_diverged(r, step)]
         kept[task] = k = min([last, *(int(counted(r, step).sum()) for r in whole)])
         start = max((int(r.due[0]) for r in whole), default=step)
         scores[task] = {}
         for method, runs in sorted(grouped(group, lambda r: r.method).items()):
             runs.sort(key=lambda r: (r.seed is None, r.seed or 0, r.folder))
-            final, area, *acting = zip(*(_scores(r, step, k, start, has_diverged(r, step, policy)) for r in runs))
+            final, area, *acting = zip(*(_scores(r, step, k, start, has_diverged(r, step)) for r in runs))
             reported = dict.fromkeys(name for r in runs for name in r.evaluations if name.startswith(layout.INFO))
             found = [
                 {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}

@@ -194,8 +194,9 @@ def _task(task: dict[str, Any], pairs: Sequence[dict[str, Any]], areas: Sequence
     told = f"acting greedily in the last {task['evaluations']} evaluation(s), and exploring"
     since = "(mean of the rollout/ summaries since the evaluation before those)"
     lines += [f"Repetition at the end of training: {told} {since}:", ""]
-    lines += _table(["method", "acting", *(name.replace("_", " ") for name in REPETITION)], [
-        [m["method"], how, *(with_interval(m[block][name]["mean"]) for name in REPETITION)]
+    lines += _table(["method", "seeds", "acting", *(name.replace("_", " ") for name in REPETITION)], [
+        [m["method"], _seeds(m["final"]["runs"], m["diverged"]), how]
+        + [with_interval(m[block][name]["mean"]) for name in REPETITION]
         for m in task["methods"]
         for how, block in (("greedy", "repetition"), ("exploring", "repetition_exploring"))
     ])  # fmt: skip
@@ -213,12 +214,16 @@ def _task(task: dict[str, Any], pairs: Sequence[dict[str, Any]], areas: Sequence
 def front_table(front: dict[str, Any], cost: str) -> list[str]:
     """Returns the lines of a front: each method's cost and final return, and whether it is on the front."""
     rows = [
-        [m["method"], m["runs"], with_interval(m["x"]), with_interval(m["y"])]
+        [m["method"], _seeds(m["runs"], m["diverged"]), with_interval(m["x"]), with_interval(m["y"])]
         + ["yes" if m["on_front"] else "no", _percent(m["share"])]
         for m in front["methods"]
     ]
     told = f"Return against {cost}. Hypervolume of the front: {with_interval(front['hypervolume'])}:"
     return [told, "", *_table(["method", "seeds", cost, "final return", "on the front", "of resamples"], rows)]
+
+
+def _seeds(runs: int, diverged: int) -> str:
+    return f"{runs}; {diverged} diverged" if diverged else str(runs)
 
 
 def _percent(share: float | None) -> str:

@@ -72,7 +72,11 @@ def ahead(content: dict[str, Any]) -> list[str]:
         found = "; ".join(told) or _no_verdict(methods, pairs, content["options"]["baseline"])
         for front in content["fronts"]:
             if front["task"] == task["task"] and front["cost"] == "decisions":
-                on_front = ", ".join(row["method"] for row in front["methods"] if row["on_front"])
+                on_front = ", ".join(
+                    row["method"] + (f" ({row['diverged']} of its runs diverged)" if row["diverged"] else "")
+                    for row in front["methods"]
+                    if row["on_front"]
+                )
                 found += f". On the front of return against decisions: {on_front}"
         sentences.append(f"{task['task']}: {found}.")
     return sentences
@@ -140,16 +144,16 @@ def tuning_told(records: Sequence[Record]) -> dict[str, str]:
 # --- Warnings -------------------------------------------------------------------------------------
 
 
-def run_warnings(records: Sequence[Record], steps: Mapping[str, int], policy: str) -> list[str]:
+def run_warnings(records: Sequence[Record], steps: Mapping[str, int]) -> list[str]:
     """Warns about runs that are left out, and about repaired data in those that are included."""
     warnings = []
     for note, n in Counter(note for r in records for note in r.notes).items():
         first = next(f"run {r.folder} ({r.method})" for r in records if note in r.notes)
         warnings.append(f"{first if n == 1 else f'{n} runs, the first {first}'}: {note}")
     for r in records:
-        if why := left_out(r, steps, policy):
+        if why := left_out(r, steps):
             warnings.append(f"run {r.folder} ({r.method}) is left out: {why}")
-        elif has_diverged(r, steps[str(r.task)], policy):
+        elif has_diverged(r, steps[str(r.task)]):
             pass  # its note says so
         elif r.status != "finished":
             warnings.append(f"run {r.folder} ({r.method}) is included, but not finished: its status is {r.status!r}")
@@ -192,12 +196,12 @@ def missing_warnings(root: Path, records: Sequence[Record]) -> list[str]:
     return warnings
 
 
-def left_out(record: Record, steps: Mapping[str, int], policy: str) -> str | None:
+def left_out(record: Record, steps: Mapping[str, int]) -> str | None:
     """Why a run is left out, or None if it is included."""
     if record.problems:
         return "; ".join([*record.problems, *(["it failed"] if record.status == "failed" else [])])
     step = steps.get(record.task or "")
-    if step is not None and has_diverged(record, step, policy):
+    if step is not None and has_diverged(record, step):
         return None
     if step is None or record.last_due is None or record.last_due < step:
         of = f" of {record.budget}" if record.budget else ""

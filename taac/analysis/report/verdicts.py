@@ -141,6 +141,20 @@ def read_bounds(given: Sequence[str], scales: Mapping[str, Anchor], scores: AllS
     return found
 
 
+def fitting_anchors(scores: AllScores, scales: Mapping[str, Anchor], warnings: list[str]) -> dict[str, Anchor]:
+    """Returns the anchors without those of tasks with a return outside of the anchors' bounds: they are of another return."""
+    found = dict(scales)
+    for task, methods in scores.items():
+        if task in scales and (limits := scales[task].bounds) is not None:
+            low, high = limits
+            of_task = np.concatenate([of.final for of in methods.values()])
+            if (outside := of_task[np.isfinite(of_task) & ((of_task < low) | (of_task > high))]).size:
+                del found[task]
+                told = f"a return of {outside[0]:g} on {task} is outside of its anchors' bounds {limits}"
+                warnings.append(f"{told}: they are not used")
+    return found
+
+
 def _declared(task: str, methods: Mapping[str, Scores], scales: Mapping[str, Anchor], warnings: list[str]) -> Range | None:
     texts = {r.statements.get(RETURN_BOUNDS, "None") for of in methods.values() for r in of.records}
     if len(texts) > 1:
@@ -231,9 +245,11 @@ def improvement_of(x: Tasks, y: Tasks) -> dict[str, Any] | None:
 def ranks(pairs: Sequence[Mapping[str, Any]], scores: Mapping[str, float | None]) -> dict[str, dict[str, Any]]:
     """The rank of each method of a task, 1 for the best, with an interval that agrees with the verdicts of all pairs.
 
+    It is 1, and 1 for each method with a higher score, and 1/2 for each with an equal one; of two of which one has diverged runs,
+    the one that is more often better by P(X > Y) counts as higher.
+
     It reaches from 1 + (methods with a verdict of being better) to K - (methods with one of being worse), of K methods. All
-    intervals hold together with the family's confidence. A rank that the verdicts exclude, because of diverged runs that are
-    in no mean, is moved to the nearest end.
+    intervals hold together with the family's confidence. A rank that the verdicts exclude is moved to the nearest end.
     What is unknown (None) is the last.
 
     Source: Mohamad, Goeman and van Zwet, Simultaneous confidence intervals for ranks, 2019, section 3.
@@ -245,9 +261,14 @@ def ranks(pairs: Sequence[Mapping[str, Any]], scores: Mapping[str, float | None]
             below[x] += 1
             above[y] += 1
     value = {m: -math.inf if s is None else exact(s) for m, s in scores.items()}
+    lead = {(a, b): value[a] - value[b] if value[a] != value[b] else 0.0 for a, b in itertools.permutations(scores, 2)}
+    for pair in pairs:
+        if pair["improvement"] is not None and any(pair["diverged"]):
+            x, y, p = pair["x"], pair["y"], pair["improvement"]["estimate"] - 0.5
+            lead[x, y], lead[y, x] = p, -p
     found = {}
     for m in scores:
-        place = 1 + sum(v > value[m] for v in value.values()) + (list(value.values()).count(value[m]) - 1) / 2
+        place = 1 + sum(1.0 if ahead > 0 else 0.5 if ahead == 0 else 0.0 for (_, other), ahead in lead.items() if other == m)
         low, high = 1 + above[m], len(scores) - below[m]
         found[m] = {"estimate": min(max(place, low), high), "low": low, "high": high}
     return found

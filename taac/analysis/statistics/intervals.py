@@ -252,7 +252,7 @@ def performance_profile(tasks: Tasks, taus: np.ndarray) -> Profile:
 # lies in what is cut off.
 Range = tuple[float, float]
 BOUNDS: Mapping[str, Range] = {
-    **dict.fromkeys(("fraction_repeated", "fraction_same", "hypervolume"), (0.0, 1.0)),
+    **dict.fromkeys(("fraction_repeated", "fraction_same", "hypervolume", "is_success"), (0.0, 1.0)),
     **dict.fromkeys(("mean_run", "max_run", "length"), (1.0, math.inf)),
     **dict.fromkeys(
         ("decisions", "jerk", "action_change", "high_frequency", "effort", "multiply_adds", "optimality_gap"), (0.0, math.inf)
@@ -277,7 +277,7 @@ def cut(
 
 def cut_interval(name: str, found: dict[str, Any] | None, limits: Range | None = None) -> dict[str, Any] | None:
     """Cuts an interval as in `cut`, given by its `estimate`, `low` and `high`. If it was cut, its `method` says so."""
-    limits = limits or BOUNDS.get(name)
+    limits = limits or BOUNDS.get(name.rpartition("/")[2])
     if found is None or limits is None:
         return found
     low, high = (float(end) for end in cut(name, found["estimate"], found["low"], found["high"], limits))

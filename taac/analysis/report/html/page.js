@@ -83,12 +83,16 @@ const ACTING = {
   repetition_exploring: "Repetition at the end of training, exploring",
   info: "What the environment reports, acting greedily",
 };
+function seeds(runs, diverged) {
+  return diverged ? `${runs}; ${diverged} diverged` : runs;
+}
+
 function repetition() {
   const parts = report.tasks.map((task) => {
     const tables = Object.entries(ACTING).flatMap(([block, caption]) => {
       const names = [...new Set(task.methods.flatMap((m) => Object.keys(m[block])))];
-      const rows = task.methods.map((m) => [methodHead(m.method), ...names.map((n) => valueCell(m[block][n]?.mean))]);
-      const head = ["method", ...names.map((name) => (block === "info" ? name.replace("info/", "") : name.replaceAll("_", " ")))];
+      const rows = task.methods.map((m) => [methodHead(m.method), cell(seeds(m.final.runs, m.diverged)), ...names.map((n) => valueCell(m[block][n]?.mean))]);
+      const head = ["method", "seeds", ...names.map((name) => (block === "info" ? name.replace("info/", "") : name.replaceAll("_", " ")))];
       return names.length ? [table(caption, head, rows, { class: `stacked ${block}`, "data-task": task.task })] : [];
     });
     return [el("h3", {}, task.task), ...tables];
@@ -241,7 +245,7 @@ function fronts() {
     const chart = new Front(`${front.task}: return against ${report.costs[front.cost]}`, points, report.costs[front.cost], (m) => !hidden.has(m));
     charts.push(chart);
     const rows = points.map((p) => [
-      methodHead(p.method), cell(p.runs), valueCell(p.x), valueCell(p.y), cell(p.on_front ? "yes" : "no"), cell(p.share === null ? "undefined" : `${Math.round(100 * p.share)}%`),
+      methodHead(p.method), cell(seeds(p.runs, p.diverged)), valueCell(p.x), valueCell(p.y), cell(p.on_front ? "yes" : "no"), cell(p.share === null ? "undefined" : `${Math.round(100 * p.share)}%`),
     ]);
     const names = ["method", "seeds", report.costs[front.cost], "final return", "on the front", "of resamples"];
     const volume = front.hypervolume;
