@@ -202,9 +202,9 @@ def test_a_recording_that_fails_leaves_no_file_in_the_way(tmp_path, trained, mon
 
 
 def test_a_hook_of_another_point_is_refused_as_a_callback(tmp_path):
-    with pytest.raises(TaacError, match="on_iteration: StopWhen.* is a hook for 'after_evaluation': give it as on_evaluation"):
+    with pytest.raises(TaacError, match=r"on_iteration: StopWhen.* is a hook for 'after_evaluation': give it as on_evaluation"):
         train(tmp_path / "run", on_iteration=StopWhen(no_improvement=5))
-    with pytest.raises(TaacError, match="on_iteration: .*Reset.* is a hook for 'before_update'$"):
+    with pytest.raises(TaacError, match=r"on_iteration: .*Reset.* is a hook for 'before_update'$"):
         train(tmp_path / "run", on_iteration=Reset(at=(2,)))
 
     class Picky:
