@@ -140,6 +140,7 @@ class Evaluator:
         best_return: highest mean return so far after step 0; None before the first.
         unfinished: an evaluation has begun but not ended, because an environment failed or it was told to stop.
         evaluated_at: environment steps at the last evaluation; None before the first.
+        prepared_at: environment steps at which the trainer last called the hooks before an evaluation.
     """
 
     epsilon: float  # as it is now
@@ -166,6 +167,7 @@ class Evaluator:
         self.best_return: float | None = None
         self.unfinished = False
         self.evaluated_at: int | None = None
+        self.prepared_at: int | None = None
 
     def run(self, env_steps: int, stop: Callable[[], bool] = lambda: False, due: int | None = None) -> Evaluation | None:
         """Evaluates the agent after `env_steps` environment steps of training. At step 0 it cannot be the best.
@@ -201,11 +203,12 @@ class Evaluator:
             "best_return": self.best_return,
             "unfinished": self.unfinished,
             "evaluated_at": self.evaluated_at,
+            "prepared_at": self.prepared_at,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.summary = None if state["summary"] is None else EpisodeSummary(**state["summary"])
         self.best_return = None if state["best_return"] is None else float(state["best_return"])
         self.unfinished = bool(state["unfinished"])
-        evaluated_at = state["evaluated_at"]
-        self.evaluated_at = None if evaluated_at is None else int(evaluated_at)
+        at = (state["evaluated_at"], state.get("prepared_at"))  # which checkpoints of earlier code lack
+        self.evaluated_at, self.prepared_at = (None if steps is None else int(steps) for steps in at)

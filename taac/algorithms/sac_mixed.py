@@ -107,11 +107,9 @@ class MixedSacAlgorithm(SacAlgorithm):
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        batch, device = time_step.step_type.shape[0], time_step.step_type.device
-        action = torch.empty(batch, self.action_size, device=device).uniform_(-1.0, 1.0)
-        return self.execute(
-            time_step, self.mixed.join(torch.randint(self.mixed.num_choices, (batch,), device=device), action)
-        )
+        action = super().random_step(time_step, state).output
+        choice = torch.randint(self.mixed.num_choices, action.shape[:1], device=action.device)
+        return self.execute(time_step, self.mixed.join(choice, action))
 
     def action_values(self, time_step: TimeStep, state: Nest, step: AlgStep) -> tuple[torch.Tensor, Nest]:
         """Returns `min_i Q_i(s, a, d)` `[B]`, and that of every d beside the greedy a, `[B, C]`."""

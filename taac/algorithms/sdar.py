@@ -122,7 +122,7 @@ class SdarAlgorithm(SacAlgorithm):
     @staticmethod
     def _executed(time_step: TimeStep, probability: torch.Tensor) -> torch.Tensor:
         """Returns the fraction of dimensions that acted at each frame, `[T, B]`; at T-1, whose action it lacks, their mean
-        probability, which no return pays."""
+        probability, which no return pays. One that acted and drew its old number counts as going on."""
         acted = (time_step.prev_action[1:] != time_step.prev_action[:-1]) | time_step.is_first()[:-1].unsqueeze(-1)
         return torch.cat([acted.to(probability.dtype), probability[-1:]]).mean(-1)
 

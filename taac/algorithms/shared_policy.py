@@ -70,6 +70,10 @@ class AgentBatch:
             )
         self.count = leaves[0].shape[0]
         keyed = observation_spec if isinstance(observation_spec, dict) else {}
+        if pending := [key for key in ("pending_actions", "unseen_actions") if key in keyed]:
+            raise TaacError(
+                f"agents cannot share a policy that sees '{pending[0]}', which has steps first: bind observe_pending = False"
+            )
         self.masked, self.centralised = AGENT_MASK in keyed, GLOBAL_STATE in keyed
         self._limited = AGENT_TRUNCATED in keyed
         if self._limited and not self.masked:

@@ -223,7 +223,8 @@ class TempoRLTd3Algorithm(Skips, Td3Algorithm):
     `Skips` has the arguments.
 
     Assumed: V is TD3's target value, which with DDPG's settings is the published `Q'(s, mu'(s))`. What a time limit ends
-    bootstraps; the published code takes such an end for a termination once a decision has lasted longer than a step.
+    bootstraps; the published code takes such an end for a termination, in transitions once a decision has lasted longer than
+    a step.
     """
 
     __init__ = Skips.__init__

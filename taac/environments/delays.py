@@ -15,6 +15,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from taac.environments import single
 from taac.errors import TaacError
+from taac.specs import AGENT_MASK, AGENT_TRUNCATED
 
 Steps = int | Sequence[int]
 
@@ -118,7 +119,7 @@ class ObservationDelay(_Delay):
             `[most, ...]` of a Dict observation, and a drawn d as `observation_delay`; see `ActionDelay`.
 
     Raises:
-        TaacError: as `ActionDelay`; an `ActionDelay` is inside, and it or this shows actions.
+        TaacError: as `ActionDelay`; an `ActionDelay` is inside, and it or this shows actions; agents can join and leave.
 
     Source: Katsikopoulos and Engelbrecht, Markov decision processes with delays and asynchronous cost collection (2003).
     """
@@ -133,6 +134,8 @@ class ObservationDelay(_Delay):
                 "ObservationDelay would show the pending actions of ActionDelay late, or its own before they are done: name it "
                 "first, create_environment.wrappers = (@ObservationDelay, @ActionDelay)"
             )
+        if isinstance(env.observation_space, spaces.Dict) and {AGENT_MASK, AGENT_TRUNCATED} & env.observation_space.spaces.keys():
+            raise TaacError("ObservationDelay would show late which agents are present, and with that their ends: remove it")
         super().__init__(env, steps, observe_pending)
 
     def compute_reward(self, *goals: Any) -> Any:

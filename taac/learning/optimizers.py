@@ -40,7 +40,7 @@ def groups_of_algorithm(agent: Agent, learning_rate: Rate, own: Mapping[str, Rat
     and the others `learning_rate`.
 
     Raises:
-        TaacError: a rate is not above 0, or belongs to an encoder that the algorithm lacks; a trainable parameter is in no
+        TaacError: a rate is not above 0, or belongs to a group that the algorithm lacks; a trainable parameter is in no
             group, or in two.
     """
     for name, rate in {"learning_rate": learning_rate, **own}.items():
@@ -48,10 +48,10 @@ def groups_of_algorithm(agent: Agent, learning_rate: Rate, own: Mapping[str, Rat
             raise TaacError(f"Learner: the learning rate '{name}' must be above 0, got {rate}")
     check_groups(agent.algorithm)
     parameters = {name: group for name, group in agent.algorithm.parameter_groups().items() if group}
-    for name in _FALLS_BACK_ON:
-        if name not in parameters and own[name] is not None:
-            raise TaacError(f"Learner.{name}_learning_rate has no effect: the algorithm has no {name} to train")
     given = {name: rate for name, rate in own.items() if rate is not None}
+    if idle := given.keys() - {own_or_fallback(name, given) for name in parameters}:
+        names = sorted(idle)
+        raise TaacError(f"Learner.{names[0]}_learning_rate has no effect: the algorithm has no {names[0]} to train")
     found = []
     for name, group in parameters.items():
         source = own_or_fallback(name, given)

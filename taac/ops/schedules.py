@@ -195,7 +195,7 @@ class Scheduled(NamedTuple):
     """A hyper-parameter that follows a schedule.
 
     A part lists its scheduled hyper-parameters in an attribute `scheduled`. The trainer sets their values before each use
-    (`taac.training.schedules`). Until then each has its value at count 0.
+    (`Schedules`). Until then each has its value at count 0.
     """
 
     name: str  # the name of the binding, "Learner.learning_rate"

@@ -221,7 +221,8 @@ class RunFolder:
     def trim_best(self, up_to: int) -> None:
         """Keeps only the best agent of evaluations up to a checkpoint, or where the run begins or resumes."""
         saved = self.best.saved()
-        self.best.remove([steps for steps in saved if steps != max((s for s in saved if s <= up_to), default=None)])
+        kept = max((steps for steps in saved if steps <= up_to), default=None)
+        self.best.remove([steps for steps in saved if steps != kept])
 
     def records(self) -> dict[str, Any]:
         """Returns a checkpoint's copy of the other files: their texts, and what run.json holds."""

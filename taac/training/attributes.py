@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import numbers
 import re
@@ -122,12 +123,25 @@ class Attributes:
             own = (f"Learner.{group_name}_learning_rate" for group_name in with_fallbacks(name))
             rates = not {rate, *own}.isdisjoint(unscoped)
             group.update({name: value for name, value in values.items() if (rates if name == "lr" else others)})
-        words = {name.rpartition(".")[2].replace("min_prob", "target_entropy") for name in changed}
         for name in list(self._set):
-            parameter = self._find(name).parameter
-            if parameter and (parameter in changed or any(word.endswith(parameter) for word in words)):
+            if any(self._is_of(name, setting) for setting in unscoped):
                 self._set.pop(name)
                 self._find(name).set(built[0][name])
+
+    def _is_of(self, name: str, setting: str) -> bool:
+        """Returns whether an attribute starts from a setting, such as `TaacAlgorithm.beta_min_prob`."""
+        parameter, which = self._find(name).parameter, name.partition("/")[2]
+        constructor, _, word = setting.rpartition(".")
+        if parameter == "target_entropy":
+            own, word = f"{which}_{parameter}", word.replace("min_prob", parameter)
+            has_own = own in inspect.signature(type(self._learner.agent.algorithm)).parameters
+            return word == own or (word == parameter and not has_own)
+        if parameter == "gamma":  # of the TD loss, and of signals that have one of their own
+            signals = {type(signal).__name__: signal for signal in self._learner.agent.signals}
+            mine = next((kind for kind, signal in signals.items() if signal.name == which), None)
+            follows = mine is None or signals[mine].gamma is None
+            return word == "gamma" and (constructor == mine or (follows and constructor not in signals))
+        return parameter != "" and (setting == parameter or word == parameter)
 
     def _find(self, name: str) -> Attribute:
         known = self._known()
@@ -144,7 +158,8 @@ class Attributes:
         for name, temperature in getattr(algorithm, "temperatures", dict)().items():
             found[f"alpha/{name}"] = Attribute(temperature.alpha, temperature.set_alpha, "", saved=True)
             get, put = functools.partial(getattr, temperature, "target_entropy"), functools.partial(self._set_target, temperature)
-            found[f"target_entropy/{name}"] = Attribute(get, put, "target_entropy", (-math.inf, math.inf))
+            fixed = "its temperature is fixed" if temperature.tuning == "fixed" else ""
+            found[f"target_entropy/{name}"] = Attribute(get, put, "target_entropy", (-math.inf, math.inf), fixed=fixed)
         if hasattr(self._explorer, "epsilon"):
             found["epsilon"] = self._plain(self._explorer, "epsilon", (0.0, 1.0))
         if isinstance(algorithm, ActorCriticAlgorithm):

@@ -32,6 +32,7 @@ _OF_LOOP = (
     "Evaluator.evaluation_episodes", "Evaluator.evaluation_epsilon", "Evaluator.max_evaluation_steps", "Saving.keep_checkpoints",
     "Saving.save_best", "Reporter.monitor", "Reporter.loggers",
 )  # fmt: skip
+_SHOWN = ("Reporter.loggers", "Reporter.monitor")  # what they name may come and go with its settings
 _IN_CHECKPOINTS = ("initial_value", "matmul", "pretraining_updates")  # parameters that only a new run reads
 
 Bar = Callable[[int, int], AbstractContextManager[Progress]]  # called with the steps of the whole run and those taken
@@ -88,8 +89,10 @@ def conduct(
             _check_changes(trainer, folder, operative)
         if extend and not (status != "new" and folder.has_checkpoints()):
             raise TaacError(f"--extend: {folder.path} holds no run with a checkpoint to train on from; nothing was changed")
-        if forget_replay and (status == "new" or not folder.has_checkpoints() or not trainer.parallel.alone):
-            raise TaacError(f"--forget_replay resumes a run of one process from a checkpoint, and {folder.path} holds none")
+        if forget_replay and not trainer.parallel.alone:
+            raise TaacError("--forget_replay is for runs of one process: each rank has a replay buffer of its own")
+        if forget_replay and (status == "new" or not folder.has_checkpoints()):
+            raise TaacError(f"--forget_replay resumes a run from a checkpoint, and {folder.path} holds none")
         if status == "new":
             trainer.begin()  # what it cannot load is refused before the folder exists
             tell(f"training in {folder.path}{'' if trainer.parallel.alone else f', by {trainer.ranks.count} ranks'}")
@@ -223,7 +226,13 @@ def _check_changes(trainer: Trainer, folder: RunFolder, operative: str) -> None:
 
 def _refuse_fixed(found: Mapping[str, tuple[str, str]], operative: str) -> None:
     """Refuses changed settings, values before and after by name, of which one cannot change; names each that cannot."""
-    fixed = [name for name, values in found.items() if not _may_change(name, *values) or extension.is_of_ratio(name, operative)]
+    shown = re.findall(r"@([\w./]+)", " ".join(text for name in _SHOWN for text in found.get(name, ())))
+    fixed = [
+        name
+        for name, values in found.items()
+        if name.rpartition(".")[0] not in shown
+        and (extension.is_of_ratio(name, operative) or not _may_change(name, *values))
+    ]
     if fixed := [f"{name} = {found[name][1]}, not {found[name][0]}" for name in fixed]:
         raise TaacError(
             "--resume_with changes numbers of the learner, optimizer, algorithm, losses, signals and explorer, and "

@@ -287,7 +287,9 @@ class Trainer:
 
         If the run is told to stop meanwhile, the evaluation is done when the run goes on.
         """
-        self.hooks("before_evaluation", self)
+        if self.evaluator.prepared_at != self.env_steps:  # once, if it is told to stop meanwhile
+            self.hooks("before_evaluation", self)
+            self.evaluator.prepared_at = self.env_steps
         cloned = self.env_steps == 0 and self.learner.cloning is not None  # which no checkpoint holds yet
         stop = (lambda: False) if cloned else self._stop
         due = layout.due_step(self.env_steps, self.intervals.evaluation, self.num_env_steps)
@@ -372,7 +374,7 @@ class Trainer:
         if not self.evaluator.unfinished:
             self.collector.give_up()
             due = self.intervals.due(self._iteration_began, self.env_steps)
-            self.evaluator.unfinished = due.evaluation  # what remains of the iteration is done when the run goes on
+            self.evaluator.unfinished = due.evaluation  # done when the run goes on
         self.save(folder)
         return (
             f"A checkpoint was written at {self.env_steps} environment steps: once the environment works again, the same "

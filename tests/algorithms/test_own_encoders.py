@@ -243,3 +243,13 @@ def test_a_rate_of_an_encoder_that_is_not_there_is_refused(name):
         Learner(make_agent(), **{f"{name}_learning_rate": 0.1})
     with pytest.raises(TaacError, match="above 0"):
         Learner(make_agent(), **{f"{name}_learning_rate": 0.0})
+
+
+def test_a_rate_of_temperatures_that_are_fixed_is_refused():
+    from tests.learning.test_learner import make_agent
+
+    agent = make_agent()
+    for temperature in agent.algorithm.temperatures().values():
+        temperature.value.requires_grad_(False)
+    with pytest.raises(TaacError, match="temperature_learning_rate has no effect: the algorithm has no temperature to train"):
+        Learner(agent, temperature_learning_rate=0.1)

@@ -157,6 +157,14 @@ def test_choices_are_refused():
         ObservationDelay(gymnasium.make("CartPole-v1"))
 
 
+def test_agents_that_join_and_leave_are_not_shown_late():
+    class Team(Counting):
+        observation_space = spaces.Dict({"own": spaces.Box(-1, 1, (2, 1)), "agent_mask": spaces.MultiBinary(2)})
+
+    with pytest.raises(TaacError, match="would show late which agents are present"):
+        ObservationDelay(Team())
+
+
 @pytest.mark.slow
 def test_a_delay_of_0_changes_no_bit(tmp_path):
     short = ("num_env_steps = 320",)

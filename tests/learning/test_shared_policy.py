@@ -143,6 +143,10 @@ def test_priorities_are_of_segments_and_weights_of_all_their_agents():
             "sac", TEAM, {"comes_and_goes": True}, [SHARED, "create_agent.normalize_rewards = 'scale'"],
             "normalize_rewards = 'scale' and 'bounded' cannot be combined with an 'agent_mask'",
         ),
+        (
+            "sac", TEAM, {}, [SHARED, "create_environment.wrappers = (@ActionDelay,)", "ActionDelay.steps = 3",
+                              "ActionDelay.observe_pending = True"], "cannot share a policy that sees 'pending_actions'",
+        ),
         ("sac", TEAM, {"global_state": True}, [SHARED], r"which only critics may see.*actor_encoder_ctor = @LocalEncoder"),
         ("sac_recurrent", TEAM, {"global_state": True}, [SHARED], "Recurrent algorithms do not support it"),
         ("sac", TEAM, {"comes_and_goes": True}, [SHARED, "OneStepTDLoss.ignore_done = True"], "bind ignore_done = False"),

@@ -15,6 +15,7 @@ from taac.runs.run_folder import RunFolder
 from taac.training import conduct
 from tests.analysis.campaigns import make_run
 from tests.training.runs import Killed, assert_same_parameters, build, rows, run
+from tests.training.test_loggers import Notes  # noqa: F401
 
 SHORT = ("initial_collect_steps = 40", "evaluation_interval = 40", "evaluation_episodes = 1", "checkpoint_interval = 1000",
          "create_experiment.evaluation_envs = 1", "create_environment.max_episode_steps = 20")  # fmt: skip
@@ -236,6 +237,7 @@ def test_the_same_change_made_twice_is_told_twice(tmp_path):
         ("Learner.optimizer_ctor = @SGD", ["Learner.optimizer_ctor = @", "SGD, not None"]),
         ("hidden_layers = (8,)", ["hidden_layers = (8,), not (32, 32)"]),
         ("Learner.matmul = 'plain'", ["Learner.matmul"]),
+        ("Reporter.loggers = (@Notes(),)", None),  # which also records its own settings
         ("Temperature.initial_value = 0.5", ["Temperature.initial_value"]),  # of which only a new run begins
     ],
 )  # fmt: skip
@@ -284,6 +286,25 @@ def test_a_changed_setting_ends_what_a_hook_had_set_of_it_and_nothing_else(tmp_p
     assert trainer.attributes.get("target_entropy/action") == -3 and trainer.attributes.state_dict() == {"max_grad_norm": 0.5}
     assert (trainer.attributes.get("gamma"), trainer.attributes.get("target_tau")) == (0.75, 0.125)
     assert trainer.agent.reward_normalizer.gamma == 0.75
+
+
+@pytest.mark.parametrize(
+    "name, setting, reset",
+    [
+        ("target_entropy/action", "TaacAlgorithm.beta_min_prob", False), ("target_entropy/beta", "TaacAlgorithm.beta_min_prob", True),
+        ("target_entropy/beta", "TaacAlgorithm.action_min_prob", False), ("gamma/part_0", "x/ICM.gamma", False),
+        ("target_entropy/action", "TaacAlgorithm.action_target_entropy", True), ("gamma/icm", "x/ICM.gamma", True),
+        ("target_entropy/action", "TaacAlgorithm.action_min_prob", True), ("gamma/part_0", "TAACTDLoss.gamma", True),
+        ("gamma/icm", "TAACTDLoss.gamma", False), ("gamma/rnd", "TAACTDLoss.gamma", True),
+        ("target_tau", "TaacAlgorithm.target_update_tau", True),
+    ],
+)  # fmt: skip
+def test_which_attributes_start_from_a_setting(name, setting, reset):
+    trainer = build(*SHORT, "create_agent.reward_signals = (@ICM, @RND)", "ICM.gamma = 0.5", method="taac")
+    trainer.close()
+    name = {"gamma/part_0": "gamma/task"}.get(name, name)
+    name = next(n for n in trainer.attributes.names() if n in (name, name.replace("task", "part_0")))
+    assert trainer.attributes._is_of(name, setting.rpartition("/")[2]) == reset
 
 
 def test_the_schedule_of_the_ratio_of_updates_cannot_change():

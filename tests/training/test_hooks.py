@@ -71,6 +71,32 @@ def test_every_point_is_reached_in_its_place(tmp_path):
     assert folder.checkpoints.saved() == [330]
 
 
+def test_an_evaluation_that_is_told_to_stop_is_prepared_once(tmp_path):
+    CALLS.clear()
+
+    def make():
+        trainer = build(*SHORT)
+        trainer.hooks.add("before_evaluation", Note("before_evaluation"))
+        return trainer
+
+    folder, asked = RunFolder(tmp_path), []
+    folder.begin("x", {})
+    begun = make()
+
+    def stop():  # in the middle of the evaluation at 320
+        asked.append(begun.env_steps)
+        return asked.count(320) > 2
+
+    begun.train(folder, stop=stop)
+    begun.close()
+    assert begun.evaluator.unfinished and begun.env_steps == 320
+    resumed = make()
+    resumed.resume(folder)
+    resumed.train(folder)
+    resumed.close()
+    assert [c[1] for c in CALLS] == [0, 320, 330]
+
+
 @pytest.mark.slow
 def test_gin_binds_functions_and_objects_and_checkpoints_keep_their_state(tmp_path):
     params = (*SHORT, "Trainer.hooks = {'before_update': (@halve_the_temperature, @Note()), 'after_collect': @Note()}")
