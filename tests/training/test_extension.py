@@ -291,7 +291,8 @@ def test_a_changed_setting_ends_what_a_hook_had_set_of_it_and_nothing_else(tmp_p
 @pytest.mark.parametrize(
     "name, setting, reset",
     [
-        ("target_entropy/action", "TaacAlgorithm.beta_min_prob", False), ("target_entropy/beta", "TaacAlgorithm.beta_min_prob", True),
+        ("target_entropy/action", "TaacAlgorithm.beta_min_prob", False),
+        ("target_entropy/beta", "TaacAlgorithm.beta_min_prob", True),
         ("target_entropy/beta", "TaacAlgorithm.action_min_prob", False), ("gamma/part_0", "x/ICM.gamma", False),
         ("target_entropy/action", "TaacAlgorithm.action_target_entropy", True), ("gamma/icm", "x/ICM.gamma", True),
         ("target_entropy/action", "TaacAlgorithm.action_min_prob", True), ("gamma/part_0", "TAACTDLoss.gamma", True),
