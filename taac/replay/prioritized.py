@@ -68,7 +68,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.alpha, self.beta, self.epsilon, self._critics_need = alpha, beta, epsilon, critics_need
         self._tree = SumTree(num_envs * self.length, self.device)  # item: environment * length + position in the ring
         self._greatest = torch.ones((), dtype=torch.float64, device=self.device)  # the greatest priority so far
-        self._drawn = False
         self._unopened = 0  # number of newest frames of each environment whose segments have no priority yet
 
     @property
@@ -83,7 +82,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Returns segments drawn by their priorities, with weights and indices; see `Replay`.
 
         Raises:
-            TaacError: fewer than `length` frames are stored, or no segment has a frame to learn from.
+            TaacError: fewer than `length` frames are stored, or, which only a CPU checks, no segment has a frame to learn from.
         """
         items = self._draw_items(batch_size, self._starts(length))
         environment = torch.div(items, self.length, rounding_mode="floor")
@@ -93,12 +92,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _draw_items(self, batch_size: int, starts: int) -> torch.Tensor:
         self._open(self.size - starts)
-        if not (self._drawn and self.device.type == "cuda") and not self._tree.total > 0:  # once on a GPU, where it waits
+        if self.device.type == "cpu" and not self._tree.total > 0:  # on a GPU the check would wait for the device
             raise TaacError(
                 f"none of the {self.num_envs * starts} stored segments has a frame to learn from: all that could be "
                 "learnt from are LAST; raise ReplayBuffer.length"
             )
-        self._drawn = True
         uniform = torch.rand(batch_size, device=self.device, dtype=torch.float64)
         part = torch.arange(batch_size, device=self.device)
         return self._tree.find((part + uniform) / batch_size * self._tree.total)

@@ -55,8 +55,8 @@ class SumTree:
     def find(self, targets: torch.Tensor) -> torch.Tensor:
         """The items `[K]` at which the cumulative sum of the masses first exceeds targets `[K]` in `[0, total)`.
 
-        With uniform `targets`, item i is found with probability `m_i / total`. An item with mass 0 is never found, unless all
-        masses are 0.
+        With uniform `targets`, item i is found with probability `m_i / total`. An item with mass 0 is never found; some
+        mass must be above 0.
         """
         items = torch.zeros_like(targets, dtype=torch.int64)
         for level in reversed(self._levels):
