@@ -82,7 +82,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Returns segments drawn by their priorities, with weights and indices; see `Replay`.
 
         Raises:
-            TaacError: fewer than `length` frames are stored, or, which only a CPU checks, no segment has a frame to learn from.
+            TaacError: fewer than `length` frames are stored; or (on a CPU) no segment has a frame to learn from.
         """
         items = self._draw_items(batch_size, self._starts(length))
         environment = torch.div(items, self.length, rounding_mode="floor")
