@@ -47,7 +47,12 @@ PRODUCTS = {"float32": "plain", "TF32": "tf32", "bfloat16": "bfloat16"}
 
 
 def rows() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each row of the table of updates: its name, and the options of its process."""
+    """Each row of the table of updates, the papers' sizes and float32 first: its name, and the options of its process."""
+    last = ("TF32", "bfloat16", "1024-1024")
+    yield from sorted(_rows(), key=lambda row: max((n for n, word in enumerate(last, 1) if word in row[0]), default=0))
+
+
+def _rows() -> Iterator[tuple[str, dict[str, Any]]]:
     for method, extra in (("sac", [ON_S_ALONE]), ("taac", [])):
         for (size, batch_size), mode, products in (
             *((SMALL, mode, "float32") for mode in MODES),
@@ -163,7 +168,7 @@ def profile_one(sent: dict[str, Any]) -> None:
 
 
 def tests(options: argparse.Namespace) -> str:
-    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-x" if options.quick else "--maxfail=20", "-p",
+    command = [sys.executable, "-m", "pytest", "-v", "--no-header", "-x" if options.quick else "--maxfail=20", "-p",
                "no:cacheprovider", "--durations=5", "tests/training/test_on_gpu.py"]  # fmt: skip
     with contextlib.suppress(ImportError):
         import xdist  # noqa: F401
@@ -205,9 +210,13 @@ def training(options: argparse.Namespace) -> str:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(20)
+            process.kill()
         try:
             with open(path / "evaluations.csv", encoding="utf-8") as file:
                 told = ", ".join(f"{float(row['return_mean']):,.0f} at {row['env_steps']}" for row in csv.DictReader(file))
+            if name in ended and process.returncode:
+                log = path.with_suffix(".log").read_text(encoding="utf-8")
+                told += f"; then it ended with {process.returncode}: {log[-1500:]}".replace("\n", " ")
         except (OSError, KeyError) as error:
             log = path.with_suffix(".log").read_text(encoding="utf-8")
             told = f"{type(error).__name__}: {error}; {log[-1500:]}".replace("\n", " ")

@@ -77,12 +77,24 @@ def choose_graphs(graphs: str) -> None:
     """How compiled programs run on a GPU, to compare: "own" as the package does; "none", "torch" and "uncompiled" otherwise."""
     from taac.machine import compiled
 
-    if graphs in ("none", "torch"):
+    if graphs == "none":
         compiled.captured = lambda make, graph, inputs: make(inputs)
     if graphs == "torch":
+        import torch
         import torch._inductor.config as settings
 
         settings.triton.cudagraphs = True
+
+        def stepped(make: Any, graph: Any, inputs: Any) -> Any:
+            program = make(inputs)
+
+            def call(*leaves: Any) -> Any:
+                torch.compiler.cudagraph_mark_step_begin()  # else each call would be recorded anew, as a part of the one before
+                return [x.clone() if isinstance(x, torch.Tensor) else x for x in program(*leaves)]
+
+            return call
+
+        compiled.captured = stepped
     if graphs == "uncompiled":
         compiled.compile_graph = lambda graph, *_: graph
 

@@ -189,6 +189,8 @@ class Agent(nn.Module):
     def count_recorded(self, frames: TimeStep) -> None:
         """Adds recorded frames `[F]` of one environment, whose rewards are learnt from, to the statistics of returns."""
         if isinstance(self.reward_normalizer, RewardScaler):
+            if self.agents is None:  # which are told apart by the observation
+                frames = frames._replace(observation=(), prev_action=())
             each = (nest.map_structure(lambda x, t=t: x[t : t + 1].to(self.device), frames) for t in range(len(frames.reward)))
             folded, rows = (each, 1) if self.agents is None else ((self.agents.fold(f, 0) for f in each), self.agents.count)
             self.reward_normalizer.observe_recorded(folded, rows)

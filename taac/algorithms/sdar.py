@@ -221,9 +221,9 @@ class SdarAlgorithm(SacAlgorithm):
         time_step, executed = nest.index(experience.time_step, slice(None, -1)), experience.time_step.prev_action[1:]
         features, before = self.actor_features(time_step.observation), time_step.prev_action
         act = ((executed != before) | time_step.is_first().unsqueeze(-1)).to(before.dtype)
-        selected = nn.functional.binary_cross_entropy(
-            self._acting_probability(features, time_step), act, reduction="none"
-        )
+        probability = self._acting_probability(features, time_step)
+        with torch.autocast(act.device.type, enabled=False):  # a GPU refuses the cross-entropy of probabilities there
+            selected = nn.functional.binary_cross_entropy(probability.float(), act, reduction="none")
         mean, _ = self._propose(features, before, act)
         return self.cloned(experience, (selected + act * (torch.tanh(mean) - executed).square()).sum(-1))
 

@@ -132,9 +132,10 @@ def _add(trainer: Trainer, callbacks: Mapping[str, Callbacks]) -> list[str] | No
             if (point := getattr(function, "point", POINTS[keyword])) != POINTS[keyword]:
                 meant = next((f": give it as {other}" for other, its in POINTS.items() if its == point), "")
                 raise TaacError(f"{keyword}: {function!r:.200} is a hook for '{point}'{meant}")
+            if hasattr(function, "check"):
+                function.check(trainer)
             trainer.hooks.add(POINTS[keyword], _Ending(keyword, function))
             names.append(f"{keyword}: {_name(function)}")
-    trainer.hooks.check(trainer)
     return names or None
 
 
@@ -155,7 +156,7 @@ class _Ending:
             trainer.stop_early(f"{self._keyword}: {_name(self._function)} returned True")
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("state_dict", "load_state_dict", "check"):  # which hooks may have
+        if name not in ("state_dict", "load_state_dict"):  # which hooks may have
             raise AttributeError(name)
         return getattr(self._function, name)
 

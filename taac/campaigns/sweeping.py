@@ -22,6 +22,7 @@ from taac.errors import OCCUPIED, TaacError
 from taac.runs import files, layout
 from taac.runs.run_folder import RunFolder
 
+PAUSE = 30.0  # seconds until a run is asked for again that another process trains
 HOPELESS = 3  # failed trials from the first on after which a sweep gives up
 _LONGEST = 1000  # the most characters of a reason that are kept
 _STEPS, _RETURN = layout.COLUMNS.index("env_steps"), layout.COLUMNS.index("return_mean")
@@ -37,6 +38,7 @@ class _Active:
     launched: bool = False
     stopping: bool = False  # it has been asked to stop; a second time would end it without a checkpoint
     attempts: int = 0
+    not_before: float = 0.0  # by `time.monotonic`, when its run is started again
 
 
 class Sweeping:
@@ -74,7 +76,7 @@ class Sweeping:
                     self._advance(active)
                 if not self._active and len(self._record.trials) >= self._sweep.trials:
                     return
-                if any(active.launched for active in self._active.values()):
+                if any(active.launched or active.not_before for active in self._active.values()):
                     time.sleep(self._launcher.interval)
         finally:
             self._launcher.stop()
@@ -106,7 +108,7 @@ class Sweeping:
                 self._end(active, "complete", value=self._combine(active.scores))
                 return
             active.run, active.attempts = self._plan(active.trial, self._sweep.seeds[len(active.scores)]), 0
-        if not active.launched:
+        if not active.launched and time.monotonic() >= active.not_before:
             check_folders([active.run])
             active.launched, active.attempts = True, active.attempts + 1
             self._launcher.begin(active.run)
@@ -137,7 +139,7 @@ class Sweeping:
         if active.trial.why is not None or (outcome.returncode == 0 and active.run.finished()):
             return
         if outcome.returncode == OCCUPIED:  # another process still trains it
-            active.attempts -= 1
+            active.attempts, active.not_before = active.attempts - 1, time.monotonic() + PAUSE
             return
         if outcome.interrupted() and active.attempts < self._launcher.attempts:
             return

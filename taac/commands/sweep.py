@@ -46,7 +46,7 @@ def define_flags() -> None:
 def run() -> None:
     from taac.campaigns.launchers.local import LocalProcesses
     from taac.campaigns.suggestions import Suggestions
-    from taac.campaigns.sweep import Record
+    from taac.campaigns.sweep import FIRST_SEED, Record
     from taac.campaigns.sweeping import Sweeping
     from taac.runs.run_folder import RunFolder
 
@@ -87,7 +87,8 @@ def run() -> None:
             raise TaacError(f"no trial of {len(record.trials)} was completed, see {record.path}")
         path = write_best(root, sweep, record, request, steps)  # again, with the whole budget
     print(printable(f"best of {len(record.trials)} trials: {best.number}, {best.value:.6g} ({best})\n{path}"))
-    unused = "the default seeds of taac train and taac compare (0, 1, ...)" if min(sweep.seeds) > 0 else f"{max(sweep.seeds) + 1}"
+    defaults = min(sweep.seeds) >= FIRST_SEED
+    unused = "the default seeds of taac train and taac compare (0, 1, ...)" if defaults else f"{max(sweep.seeds) + 1}"
     print(
         f"its value is the greatest of many, so it flatters: train {path.name} with seeds that the sweep did not use, such as "
         f"{unused}"

@@ -46,8 +46,10 @@ class Config:
         lost: list[Binding] = []
         for b in bindings:
             if (before := self.bindings.get(b.key)) is not None:
-                if b.shipped and b.parameter in OUTDONE and _file_of(b) != _file_of(before):
+                if b.shipped and b.parameter in OUTDONE and b.line != before.line:
                     self._outdone.append(f"{before} has no effect: {b} replaces it")
+                elif b.shipped and b.parameter == BACKBONE[0] and _file_of(b) != _file_of(before):
+                    self._outdone.append(f"{b} has settings of {_file_of(before)}, too, with the same body: give one of both")
                 part = Path(_file_of(b)).parent.name in ("gin", "backbones")  # a file that is added to a method
                 if part and b.shipped and before.shipped and b.parameter in SINGLE and b.line != before.line:
                     lost.append(before)

@@ -37,17 +37,21 @@ def using(kind: str) -> Iterator[None]:
     if kind not in ("onednn", "tf32"):
         yield
         return
+    # Of two names for the precision on a GPU, torch 2.9 and 2.10 compile with the old one alone.
     setting: Any = torch.backends.mkldnn.matmul if kind == "onednn" else torch.backends.cuda.matmul  # type: ignore[attr-defined]
-    before, setting.fp32_precision = setting.fp32_precision, "bf16" if kind == "onednn" else "tf32"
+    name, value = ("fp32_precision", "bf16") if kind == "onednn" else ("allow_tf32", True)
+    before = getattr(setting, name)
+    setattr(setting, name, value)
     try:
         yield
     finally:
-        setting.fp32_precision = before
+        setattr(setting, name, before)
 
 
 def mixed_precision(kind: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """A context in which hidden layers compute in bfloat16, if that is the kind of products; see `Learner.matmul`."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=kind == "bfloat16")
+    # Some versions of torch reuse a weight that was cast without gradients where gradients are asked for.
+    return torch.autocast(device.type, torch.bfloat16, enabled=kind == "bfloat16", cache_enabled=False)
 
 
 def resolve(kind: Products, device: torch.device, compiled: bool = False) -> str:
@@ -80,8 +84,6 @@ def _missing(kind: str, device: torch.device, compiled: bool) -> str | None:
         return f"they are for the CPU, and the agent is on {device}"
     if kind == "tf32" and device.type != "cuda":
         return f"they are for GPUs, and the agent is on {device}"
-    if kind == "tf32" and not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
-        return f"torch {torch.__version__} cannot choose them for some products alone"
     if kind == "onednn" and not onednn_is_exact():
         return f"torch {torch.__version__} has no exact float32 product from oneDNN here"
     if kind in ("bfloat16x6", "bfloat16x3"):

@@ -133,6 +133,7 @@ class Attributes:
         parameter, which = self._find(name).parameter, name.partition("/")[2]
         constructor, _, word = setting.rpartition(".")
         if parameter == "target_entropy":
+            which = "action" if which.startswith("branch ") else which
             own, word = f"{which}_{parameter}", word.replace("min_prob", parameter)
             has_own = own in inspect.signature(type(self._learner.agent.algorithm)).parameters
             return word == own or (word == parameter and not has_own)

@@ -109,7 +109,8 @@ def beyond_atoms(trainer: Any) -> Iterator[str]:
             + ("" if refused else "create_agent.normalize_rewards = 'bounded', or ")
             + "CategoricalReturns.low and high to returns that can be reached"
         )
-    if support is not None and gamma is not None and gamma < 1 and isinstance(algorithm, ActorCriticAlgorithm):
+    valued = getattr(algorithm, "entropy_in_target", False)
+    if support is not None and gamma is not None and gamma < 1 and valued and isinstance(algorithm, ActorCriticAlgorithm):
         for name, temperature in algorithm.temperatures().items():
             worth = float(temperature.alpha()) / (1 - gamma)
             if temperature.tuning == "fixed" and worth > float(support[-1]):

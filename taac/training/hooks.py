@@ -19,7 +19,7 @@ POINTS = {
     "before_update": "before each gradient step",
     "after_update": "after it, targets included",
     "after_iteration": "after an iteration's steps and updates, before what is then due",
-    "before_evaluation": "before an evaluation",
+    "before_evaluation": "before an evaluation; not again where a resumed run does one that was interrupted",
     "after_evaluation": "after it, when its row is in evaluations.csv; `trainer.evaluation` is its summary",
     "before_checkpoint": "before a checkpoint is written, in which what the hook changes is saved",
     "after_checkpoint": "after it, when it is whole on the disk",

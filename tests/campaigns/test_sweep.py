@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from taac.analysis.readers import run_records
-from taac.campaigns import search_space
+from taac.campaigns import search_space, sweeping
 from taac.campaigns.launchers import Outcome
 from taac.campaigns.run import ATTEMPT, Run
 from taac.campaigns.search_space import Dimension
@@ -365,7 +365,8 @@ def test_trials_that_fail_or_diverge_end_and_the_sweep_goes_on(tmp_path):
         swept(tmp_path / "hopeless", lambda run: Outcome(1))
 
 
-def test_a_trial_that_another_process_still_trains_is_asked_for_again(tmp_path):
+def test_a_trial_that_another_process_still_trains_is_asked_for_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweeping, "PAUSE", 0.01)
     held = [Outcome(OCCUPIED)] * (Stub.attempts + 2)
     record, launcher = swept(tmp_path, lambda run: held.pop() if held else (1.0, 1.0), trials=1, seeds=1)
     assert [trial.state for trial in record.trials] == ["complete"] and len(launcher.begun) == Stub.attempts + 3

@@ -83,10 +83,9 @@ def test_the_switch_of_a_relabelled_frame_is_that_of_the_policy_under_the_new_go
     assert torch.equal(batch.experience.rollout_info.switch, stored.experience.rollout_info.switch)
 
 
-@pytest.mark.parametrize("method, critics", [("sac", []), ("taac", []), ("taac", ["gin/backbones/flash_small.gin"])])
-def test_settings_for_goals_of_objects_reach_what_they_are_of(method, critics):
-    small = [line for line in SMALL if not (critics and line.startswith("hidden_layers"))]
-    trainer = built([TASK, f"gin/methods/{method}.gin", *critics, "gin/her_objects.gin"], small)
+@pytest.mark.parametrize("method", ["sac", "taac"])
+def test_settings_for_goals_of_objects_reach_what_they_are_of(method):
+    trainer = built([TASK, f"gin/methods/{method}.gin", "gin/her_objects.gin"], SMALL)
     trainer.close()
     algorithm = trainer.agent.algorithm
     assert trainer.replay_buffer.skip_achieved and algorithm.combine_critics == "mean"

@@ -290,7 +290,8 @@ FALLING = linear("any", 1.0, 0.0, "env_steps = 100")
         ("taac", ["Learner.learning_rate = " + ANY, *[f"Learner.{n}_learning_rate = 0.1" for n in ("actor", "critic")],
                   "Learner.temperature_learning_rate = 0.2", *FALLING], r"Learner\.learning_rate follows a schedule, but "
          r"no trainable parameter.*in use are Learner\.actor_learning_rate"),
-        ("taac", ["Learner.temperature_learning_rate = " + ANY, "Temperature.tuning = 'fixed'", *FALLING], "no temperature to train"),
+        ("taac", ["Learner.temperature_learning_rate = " + ANY, "Temperature.tuning = 'fixed'", *FALLING],
+         "no temperature to train"),
         ("taac", ["Learner.max_grad_norm = " + ANY, *FALLING], "max_grad_norm must be above 0"),
         ("taac", ["TaacAlgorithm.beta_target_entropy = " + ANY, *FALLING], r"beta_target_entropy 1 to 0 in a straight line over "
          r"environment steps 0 to 100 nats cannot be reached.*0\.6931"),

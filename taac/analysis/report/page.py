@@ -44,7 +44,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
     warnings += late + comparable.roundings(records) + comparable.codes(records)
     steps, policy = scores.compared_steps(records, options.at_step), options.diverged
     warnings += [
-        f"{task} is compared at step {step}, its last evaluation up to step {options.at_step} (--at_step)"
+        f"{task} is compared at step {step}, the last evaluation of all its runs up to step {options.at_step} (--at_step)"
         for task, step in steps.items()
         if options.at_step not in (None, step)
     ]

@@ -179,7 +179,8 @@ def treat_diverged(records: Sequence[Record], steps: Mapping[str, int], policy: 
 def compared_steps(records: Sequence[Record], at_step: int | None) -> dict[str, int]:
     """The step at which each task is compared. A task without a usable run has no entry.
 
-    If `at_step` is given, it is the last step up to it at which an evaluation was due, or that itself without one.
+    If `at_step` is given, it is the last step up to it at which all runs that went so far were evaluated, or that itself without
+    one.
     """
     steps = {}
     for task in sorted({r.task for r in records if r.task}):

@@ -20,6 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincinv, stdtr, stdtrit
 
+from taac.runs.layout import INFO
+
 CONFIDENCE = 0.95  # of the intervals of a report, unless they are corrected for several comparisons
 NO_SPREAD = "undefined: the runs do not differ, so they say nothing about further runs"
 RESAMPLES, SEED = 2000, 0  # of the bootstrap
@@ -252,12 +254,17 @@ def performance_profile(tasks: Tasks, taus: np.ndarray) -> Profile:
 # lies in what is cut off.
 Range = tuple[float, float]
 BOUNDS: Mapping[str, Range] = {
-    **dict.fromkeys(("fraction_repeated", "fraction_same", "hypervolume", "is_success"), (0.0, 1.0)),
+    **dict.fromkeys(("fraction_repeated", "fraction_same", "hypervolume", "info/is_success"), (0.0, 1.0)),
     **dict.fromkeys(("mean_run", "max_run", "length"), (1.0, math.inf)),
     **dict.fromkeys(
         ("decisions", "jerk", "action_change", "high_frequency", "effort", "multiply_adds", "optimality_gap"), (0.0, math.inf)
     ),
 }
+
+
+def _range_of(name: str) -> Range | None:
+    """The range of a quantity, also as the last part of a tag; an environment's own are known by their whole names."""
+    return BOUNDS.get(name if name.startswith(INFO) else name.rpartition("/")[2])
 
 
 def cut(
@@ -270,14 +277,14 @@ def cut(
         estimate, low, high: `[...]`. Where the estimate itself is out of range (in a stranger's files), nothing is cut.
         limits: the range, if it is known otherwise, such as that of a task's returns.
     """
-    least, most = limits or BOUNDS.get(name.rpartition("/")[2], (-math.inf, math.inf))
+    least, most = limits or _range_of(name) or (-math.inf, math.inf)
     inside = (np.asarray(estimate) >= least) & (np.asarray(estimate) <= most)
     return np.where(inside, np.clip(low, least, most), low), np.where(inside, np.clip(high, least, most), high)
 
 
 def cut_interval(name: str, found: dict[str, Any] | None, limits: Range | None = None) -> dict[str, Any] | None:
     """Cuts an interval as in `cut`, given by its `estimate`, `low` and `high`. If it was cut, its `method` says so."""
-    limits = limits or BOUNDS.get(name.rpartition("/")[2])
+    limits = limits or _range_of(name)
     if found is None or limits is None:
         return found
     low, high = (float(end) for end in cut(name, found["estimate"], found["low"], found["high"], limits))
