@@ -48,8 +48,14 @@ PRODUCTS = {"float32": "plain", "TF32": "tf32", "bfloat16": "bfloat16"}
 
 def rows() -> Iterator[tuple[str, dict[str, Any]]]:
     """Each row of the table of updates, the papers' sizes and float32 first: its name, and the options of its process."""
-    last = ("TF32", "bfloat16", "1024-1024")
-    yield from sorted(_rows(), key=lambda row: max((n for n, word in enumerate(last, 1) if word in row[0]), default=0))
+    modes, last = ("compiled, own CUDA graph", "eager", "compiled"), ("TF32", "bfloat16", "1024-1024")
+
+    def place(row: tuple[str, dict[str, Any]]) -> tuple[int, int]:
+        mode = row[0].split(" | ")[1]
+        late = max((n for n, word in enumerate(last, 1) if word in row[0]), default=0)
+        return late, modes.index(mode) if mode in modes else len(modes)
+
+    yield from sorted(_rows(), key=place)
 
 
 def _rows() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -223,7 +223,7 @@ class SdarAlgorithm(SacAlgorithm):
         act = ((executed != before) | time_step.is_first().unsqueeze(-1)).to(before.dtype)
         probability = self._acting_probability(features, time_step)
         with torch.autocast(act.device.type, enabled=False):  # a GPU refuses the cross-entropy of probabilities there
-            selected = nn.functional.binary_cross_entropy(probability.float(), act, reduction="none")
+            selected = nn.functional.binary_cross_entropy(probability.to(act.dtype), act, reduction="none")
         mean, _ = self._propose(features, before, act)
         return self.cloned(experience, (selected + act * (torch.tanh(mean) - executed).square()).sum(-1))
 
