@@ -200,6 +200,12 @@ def test_ends_by_hand():
     assert [float(end) for end in intervals.cut("return", 33.8, -35.6, 103.1)] == [-35.6, 103.1]
 
 
+def test_numbers_of_the_environments_own_have_no_range_but_success():
+    found = {"estimate": 0.9, "low": -0.1, "high": 1.1, "method": "Student t"}
+    assert intervals.cut_interval("info/jerk", found) is found
+    assert intervals.cut_interval("info/is_success", found)["high"] == 1.0
+
+
 def test_what_was_cut_is_said_once():
     found = {"estimate": 0.2, "low": -0.1, "high": 0.5, "confidence": 0.95, "method": "Student t"}
     cut = intervals.cut_interval("jerk", found)

@@ -243,6 +243,13 @@ def test_an_actor_that_hardly_moves(delay, updates, told):
     assert len(found) == len(told) and all(words in line for words, line in zip(told, found))
 
 
+def test_entropy_that_no_critic_learns_is_worth_nothing():
+    params = ("CriticEnsemble.returns = @CategoricalReturns()", "normalize_rewards = 'scale'", "Temperature.tuning = 'fixed'")
+    for valued in (True, False):
+        found = advised(*params, "Temperature.initial_value = 0.1", f"SacAlgorithm.entropy_in_target = {valued}")[0]
+        assert any("a nat of entropy" in line for line in found) == valued
+
+
 def test_a_range_that_somebody_chose_is_not_questioned():
     params = ("CriticEnsemble.returns = @CategoricalReturns()", "normalize_rewards = False", "CategoricalReturns.low = -20.0")
     assert [line for line in advised(*params)[0] if "not scaled to fit" in line] == []

@@ -115,6 +115,14 @@ def test_compiled_updates_are_the_plain_ones(method, kwargs, traced_only):
     assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
 
 
+def test_targets_of_branches_start_from_that_of_actions():
+    trainer = build("sac_branches", *EXPLORE, env=ALONE)
+    trainer.close()
+    name = next(name for name in trainer.attributes.names() if name.startswith("target_entropy/branch "))
+    for setting, reset in (("DiscreteSacAlgorithm.action_min_prob", True), ("DiscreteSacAlgorithm.beta_min_prob", False)):
+        assert trainer.attributes._is_of(name, setting) == reset
+
+
 def test_priorities_are_of_segments_and_weights_of_all_their_agents():
     trainer, told = told_by(build("sac", SHARED, PRIORITIZED, own_reward=True), 3)
     agent, batch = trainer.agent, trainer.replay_buffer.sample(32, 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import gin
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ from taac.acting.evaluation import evaluate
 from taac.environments.create import create_environment
 from taac.environments.durations import DurationCoordinate
 from taac.errors import TaacError
+from taac.pictures import figures
 from taac.playing.pictures import Pictures, action_parts
+from taac.specs import TensorSpec
 from taac.training import experiment
 from tests.environments.toys import env_id
 from tests.methods import every_method, fitting
@@ -79,6 +83,16 @@ def test_without_a_video_nothing_is_rendered_for_a_timeline(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["time.png"]
     assert all(s.frame is None for s in steps) and all(len(s.decided) == 2 for s in steps)
     assert {tuple(s.decided) for s in steps} > {(True, True)}
+
+
+def test_agents_decide_for_their_own_dimensions(tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(figures, "timeline", lambda *arguments: given.append(arguments))
+    pictures = Pictures(None, None, str(tmp_path / "t.png"), 1, True)
+    step = SimpleNamespace(decided=np.array([True, False]), switch_probability=None, action=np.zeros(4), reward=0.0, ret=0.0)
+    pictures._film = SimpleNamespace(steps=[step])
+    pictures.finish(SimpleNamespace(action_spec=TensorSpec((2, 2)), duration_coordinate=False, name="Team"), "taac")
+    assert given[0][4].tolist() == [[True, True, False, False]]
 
 
 def test_a_bare_video_has_the_size_of_the_frames(tmp_path):
