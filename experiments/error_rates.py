@@ -204,7 +204,7 @@ def tables(trials: int, chosen: Sequence[Family] = FAMILIES) -> Iterator[str]:
     """The tables of docs/statistics.md, of wrong verdicts and of what is found, for each family."""
     for family in chosen:
         comparisons = len(family.pairs) * family.tasks
-        fewer = trials if comparisons == 1 else trials // 10  # where permutation tests are needed in every family
+        fewer = trials if comparisons == 1 else max(1, trials // 10)  # where permutation tests are needed in every family
         errors, power = [], []
         for name, draw in KINDS.items():
             count = fewer if draw is _some_diverged else trials
@@ -266,7 +266,7 @@ def main() -> None:
     parser.add_argument("--families", type=int, nargs="*", default=range(len(FAMILIES)), help="numbers of families, from 0")
     parser.add_argument("--quick", action="store_true", help="a tenth of the trials")
     given = parser.parse_args()
-    for text in tables(given.trials // 10 if given.quick else given.trials, [FAMILIES[i] for i in given.families]):
+    for text in tables(max(1, given.trials // 10) if given.quick else given.trials, [FAMILIES[i] for i in given.families]):
         print(text, flush=True)
     print(seeds_table())
 

@@ -256,6 +256,8 @@ def main() -> int:
     flags.add_argument("--minutes", type=float, default=7.5, help="that all of it may take, about")
     flags.add_argument("--profile_one", help=argparse.SUPPRESS)
     options = flags.parse_args()
+    if unknown := set(options.parts.split(",")) - set(PARTS):
+        flags.error(f"--parts: no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     if options.profile_one:
         profile_one(json.loads(options.profile_one))
         return 0

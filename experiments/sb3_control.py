@@ -175,7 +175,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    options = parser().parse_args()
+    given = parser()
+    options = given.parse_args()
+    if options.her and options.algorithm != "sac":
+        given.error("--her is for --algorithm sac")
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         for task in options.tasks.split(","):
             folder = options.root_dir / task / method(options) / f"seed_{seed}"

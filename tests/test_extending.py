@@ -338,32 +338,26 @@ def test_critics_need_both_value_and_loss_and_no_setting_of_another_loss():
         build("sac", "SacAlgorithm.critic_ctor = @Categorical", "OneStepTDLoss.huber_delta = 1.0")
 
 
-# A switching head with a state ----------------------------------------------------------------------------------------
+# A switching head -----------------------------------------------------------------------------------------------------
 
 
 @gin.configurable
 class Restless(TaacAlgorithm):
-    """TAAC whose switch is a policy that also sees how often it has switched of late."""
+    """TAAC whose switch is a policy of its own."""
 
     def __init__(self, observation_spec, action_spec, **taac):
         super().__init__(observation_spec, action_spec, **taac)
-        self.head = nn.Linear(self.tau_embedding.output_size + 1, 1)
+        self.head = nn.Linear(self.tau_embedding.output_size, 1)
 
-    def _log_pi(self, embedded, recent):
-        logit = self.head(torch.cat([embedded, recent], -1))
+    def _log_pi(self, embedded):
+        logit = self.head(embedded)
         return nn.functional.logsigmoid(torch.cat([-logit, logit], -1))
 
-    def initial_switch_state(self, batch_size):
-        return torch.zeros(batch_size, 1)
+    def switching_probability(self, features, embedded, tau_prev, a_hat):
+        return self._log_pi(embedded)[..., 1].exp()
 
-    def next_switch_state(self, recent, time_step, tau, switch):
-        return 0.9 * recent + 0.1 * switch.unsqueeze(-1)
-
-    def switching_probability(self, features, embedded, tau_prev, a_hat, recent):
-        return self._log_pi(embedded, recent)[..., 1].exp()
-
-    def learn_switch(self, embedded, q_0, q_1, recent):
-        log_pi = self._log_pi(embedded, recent)
+    def learn_switch(self, embedded, q_0, q_1):
+        log_pi = self._log_pi(embedded)
         loss = (log_pi.exp() * (self.beta_temperature.alpha() * log_pi - torch.stack([q_0, q_1], -1).detach())).sum(-1)
         return log_pi.exp().detach(), loss
 
@@ -375,18 +369,14 @@ class Restless(TaacAlgorithm):
         return {**groups, "actor": [*groups["actor"], *self.head.parameters()]}
 
 
-def test_a_switching_head_with_a_state():
+def test_a_switching_head():
     trainer = trained("taac", "create_agent.algorithm_ctor = @Restless", "TaacAlgorithm.max_repeat_steps = 5")
     assert "algorithm.head.weight" in trainer.moved
-    replayed = trainer.replay_buffer.sample(60, 2)
-    before, after = replayed.rollout_info.switch_state
-    within = ~replayed.time_step.is_first()[1]  # the state begins anew at FIRST
-    expected = 0.9 * before + 0.1 * replayed.rollout_info.switch[0].unsqueeze(-1)
-    torch.testing.assert_close(after[within], expected[within])
-    assert before.unique().numel() > 3 and (after[~within] == 0).all()
     actor = configuration.build(lambda: experiment.create_agent(trainer.environment, torch.device("cpu"), role="act"))
     actor.load_state_dict(actor.own_state(trainer.agent.state_dict()))
-    assert actor.predict_step(trainer.collector.rollout.time_step, actor.initial_state(1)).state.switch_state.shape == (1, 1)
+    time_step = trainer.collector.rollout.time_step
+    beta_1, expected = (a.predict_step(time_step, a.initial_state(1)).switch_probability for a in (actor, trainer.agent))
+    assert torch.equal(beta_1, expected)
 
 
 # What is forgotten is an error that names it --------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 from experiments.benchmarks.common import OURS, PEERS, Contender
@@ -37,24 +36,3 @@ def ours(name: str, label: str | None = None, **options: Any) -> Contender:
 
 def peer(name: str, label: str | None = None, **options: Any) -> Contender:
     return Contender(label or name, PEERS, {**PEERS_OPTIONS[name], **options})
-
-
-def variants(given: list[str], **options: Any) -> list[Contender]:
-    """From `NAME:METHOD:GIN_PARAM[;GIN_PARAM...]`, such as `bf16:taac:Learner.matmul='bfloat16'`."""
-    found = []
-    for text in given:
-        parts = text.split(":", 2)
-        if len(parts) != 3 or parts[1] not in ("sac", "taac"):
-            raise SystemExit(f"--variant must be NAME:sac:GIN_PARAM or NAME:taac:GIN_PARAM, got '{text}'")
-        name, method, params = parts
-        found.append(Contender(name, OURS, {"method": method, "gin_params": params.split(";"), **options}))
-    return found
-
-
-def add_variant_flag(flags: argparse.ArgumentParser) -> None:
-    flags.add_argument(
-        "--variant",
-        action="append",
-        default=[],
-        help="a contender more, NAME:sac|taac:GIN_PARAM[;GIN_PARAM]; repeatable",
-    )

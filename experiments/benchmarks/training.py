@@ -23,10 +23,8 @@ from experiments.benchmarks.contenders import (
     SB3,
     SBX,
     THREE,
-    add_variant_flag,
     ours,
     peer,
-    variants,
 )
 
 
@@ -35,7 +33,6 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--env", default="HalfCheetah-v5", help="or Free-v0, which costs nothing")
     flags.add_argument("--collect", type=int, default=1000, help="environment steps before the first update")
     flags.add_argument("--warmup", type=int, default=200, help="environment steps with updates before measuring")
-    add_variant_flag(flags)
     return flags
 
 
@@ -44,7 +41,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     sent = {"task": "training", "env": options.env, "collect": options.collect, "warmup": options.warmup}
     contenders = [ours(name, **sent) for name in OURS_OPTIONS if name != PRIORITIZED]
     contenders += [peer(SB3, **sent), peer(SBX, **sent)]
-    contenders += variants(options.variant, **sent)
     rates, about, problems = common.interleaved(contenders, options)
     note = lambda name: f"version {about[name]['version']}" if "version" in about[name] else ""  # noqa: E731
     figures = common.rate_figures(contenders, rates, problems, "steps/s", note)

@@ -27,10 +27,8 @@ from experiments.benchmarks.contenders import (
     SBX,
     TAAC,
     THREE,
-    add_variant_flag,
     ours,
     peer,
-    variants,
 )
 
 MANY = 64
@@ -44,7 +42,6 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--batch_size", type=int, default=256)
     flags.add_argument("--no_growth", action="store_true", help="leave out how the cost grows (as --contenders does)")
     flags.add_argument("--long_seconds", type=float, help="of the long run that shows whether the rate stays")
-    add_variant_flag(flags)
     return flags
 
 
@@ -62,7 +59,6 @@ def run(options: argparse.Namespace, best: dict[str, Any] | None = None) -> dict
         *(ours(name, name + MANY_A_CALL, **many, count=True) for name in (SAC_S, TAAC)),
         peer(SB3, **one), peer(SB3, SB3 + MANY_A_CALL, **many),
         peer(SBX, **one), peer(SBX, SBX + MANY_A_CALL, **many),
-        *variants(options.variant, **one),
     ]  # fmt: skip
     rates, about, problems = common.interleaved(contenders, options)
     for name in (SB3, SB3 + MANY_A_CALL, SBX, SBX + MANY_A_CALL):

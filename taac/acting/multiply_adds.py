@@ -64,7 +64,7 @@ def counted(algorithm: Algorithm, act: Callable[[], AlgStep], counts: Counter[st
 
         try:
             for name in algorithm.acting_modules():
-                for part in algorithm.get_submodule(name).modules():  # an algorithm in it is not called itself
+                for part in algorithm.get_submodule(name).modules():  # of an algorithm in it only the parts are called
                     handles.append(part.register_forward_pre_hook(functools.partial(enter, name)))
                     handles.append(part.register_forward_hook(functools.partial(leave, name)))
             return act()

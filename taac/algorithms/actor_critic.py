@@ -247,10 +247,7 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
 
     def critic_step(self, time_step: TimeStep, features: torch.Tensor, *executed: torch.Tensor) -> CriticStep:
         """Returns the critics of an update, for features `[T, B, F]` and the parts of executed actions `[T-1, B, A]`."""
-        return CriticStep(
-            self.critics, getattr(self, "target_critics", None), self.over_predictions, self.target_update.copies,
-            features, executed, ~time_step.is_last()[:-1],
-        )  # fmt: skip
+        return CriticStep(self, time_step, features, executed)
 
     def over_predictions(self, critics: nn.Module, prediction: torch.Tensor) -> torch.Tensor | ValueDistribution:
         """Returns what targets bootstrap from, of predictions `[N, ...]`: values `[...(, D)]`, or distributions `[..., M]`."""
@@ -339,7 +336,7 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
             observation: those of the experience, or others in their place, `[T, B, ...]`.
             experience: what else the actor sees at these frames.
         """
-        raise self._undefined("proposal")
+        raise self._undefined("proposal", "actor_regularizers need")
 
     def priced(
         self, value: Value, bonus: torch.Tensor | None, decisions: torch.Tensor | float

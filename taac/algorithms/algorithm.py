@@ -46,11 +46,6 @@ def policy_held() -> Iterator[None]:
         _learns_policy.reset(token)
 
 
-def gradients_if(wanted: bool) -> contextlib.AbstractContextManager[Any]:
-    """A context without gradients unless they are wanted."""
-    return contextlib.nullcontext() if wanted else torch.no_grad()
-
-
 _FRAMES = 2  # on which acting is tried: one could hide that a step returns a single action
 
 
@@ -134,7 +129,7 @@ class Algorithm(ForwardingConstructor, nn.Module):
 
     def actor_features(self, observation: Nest) -> torch.Tensor:
         """Returns what the actor sees of an observation, `[..., F]`; of algorithms that take noise."""
-        raise self._undefined("actor_features")
+        raise self._undefined("actor_features", "noise needs")
 
     def noise_basis(self, features: torch.Tensor) -> torch.Tensor:
         """Returns what state-dependent noise is a random sum of, over j: the actor's features `[..., F]` and a 1, `[..., J, 1]`.
@@ -207,8 +202,8 @@ class Algorithm(ForwardingConstructor, nn.Module):
         """Returns the groups of parameters that update number `num_updates`, from 1, leaves as they are; see `policy_delay`."""
         return ()
 
-    def _undefined(self, name: str) -> TaacError:
-        return TaacError(f"{type(self).__name__} does not define {name}, which every algorithm needs")
+    def _undefined(self, name: str, needed: str = "every algorithm needs") -> TaacError:
+        return TaacError(f"{type(self).__name__} does not define {name}, which {needed}")
 
     def acting_modules(self) -> list[str]:
         """Returns the names of the sub-modules needed to act, greedily and exploring; by default all of them."""

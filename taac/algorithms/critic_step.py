@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from taac.data_structures import TimeStep
 from taac.networks.batch_statistics import batch_statistics, has_batch_statistics
 from taac.ops.value_distributions import ValueDistribution
 
@@ -21,12 +22,10 @@ class CriticStep:
     both (CrossQ).
 
     Args:
-        critics, targets: online and target critics; None if targets come from elsewhere.
-        over_predictions: combines predictions over critics, see `ActorCriticAlgorithm`.
-        copies: whether the target critics are copies.
+        algorithm: the `ActorCriticAlgorithm` that they belong to.
+        time_step: leaves `[T, B, ...]`.
         features: `[T, B, F]`, of the critics.
         executed: action parts `[T-1, B, A]` that were executed at frames 0..T-2.
-        acted: `[T-1, B]` bool, False at LAST.
 
     Attributes:
         next_features: `[T-1, B, F]`, of the critics at frames 1..T-1, detached.
@@ -34,20 +33,13 @@ class CriticStep:
     Source: CrossQ (arXiv:1902.05605), section 3.2; the weights are ours.
     """
 
-    def __init__(
-        self,
-        critics: Any,
-        targets: Any,
-        over_predictions: Callable[[Any, torch.Tensor], torch.Tensor | ValueDistribution],
-        copies: bool,
-        features: torch.Tensor,
-        executed: Sequence[torch.Tensor],
-        acted: torch.Tensor,
-    ):
-        self._critics, self._targets, self._over_predictions, self._copies = critics, targets, over_predictions, copies
-        self._features, self._executed, self._acted = features[:-1], executed, acted
+    def __init__(self, algorithm: Any, time_step: TimeStep, features: torch.Tensor, executed: Sequence[torch.Tensor]):
+        self._critics: Any = algorithm.critics
+        self._targets: Any = getattr(algorithm, "target_critics", None)  # None if targets come from elsewhere
+        self._over_predictions, self._copies = algorithm.over_predictions, algorithm.target_update.copies
+        self._features, self._executed, self._acted = features[:-1], executed, ~time_step.is_last()[:-1]
         self.next_features = features[1:].detach()
-        self._joint = has_batch_statistics(critics)
+        self._joint = has_batch_statistics(self._critics)
         self._candidates: tuple[torch.Tensor, ...] = ()  # of the joint forward: features and action parts `[M, ...]`, and weights
         self._prediction: torch.Tensor | None = None
 

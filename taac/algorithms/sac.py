@@ -16,7 +16,7 @@ import torch.nn as nn
 from taac import nest
 from taac.algorithms import target_entropies
 from taac.algorithms.actor_critic import ActorCriticAlgorithm, TrainInfo
-from taac.algorithms.algorithm import gradients_if, learns_policy
+from taac.algorithms.algorithm import learns_policy
 from taac.algorithms.critic_step import CriticStep
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
@@ -129,7 +129,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         # Actor: minimise alpha log pi(a~|s) - min_i Q_i(s, a~)  (equations 7 and 9)
         learnt = self.learnt_frames
         learns = learns_policy() or self.learns_value
-        with gathering(self.actor, ~time_step.is_last()[learnt], learns), gradients_if(learns):
+        with gathering(self.actor, ~time_step.is_last()[learnt], learns), torch.set_grad_enabled(learns):
             mean, log_std = self.actor(seen[learnt])
             action, log_pi = distributions.squashed_normal_sample(mean, log_std)
         q_pi, actor_loss = None, torch.zeros_like(log_pi)

@@ -64,18 +64,11 @@ class SacHybridAlgorithm(TaacAlgorithm):
         self.switch_network = SwitchNetwork(self.tau_embedding.output_size, 1, switch_hidden_layers)
 
     def switching_probability(
-        self,
-        features: torch.Tensor,
-        embedded: torch.Tensor,
-        tau_prev: Tau,
-        a_hat: torch.Tensor,
-        switch_state: Nest,
+        self, features: torch.Tensor, embedded: torch.Tensor, tau_prev: Tau, a_hat: torch.Tensor
     ) -> torch.Tensor:
         return torch.sigmoid(self.switch_network(embedded).squeeze(-1))
 
-    def learn_switch(
-        self, embedded: torch.Tensor, q_0: torch.Tensor, q_1: torch.Tensor, switch_state: Nest
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def learn_switch(self, embedded: torch.Tensor, q_0: torch.Tensor, q_1: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logit = self.switch_network(embedded).squeeze(-1)
         log_pi = nn.functional.logsigmoid(torch.stack([-logit, logit], dim=-1))
         q = torch.stack([q_0, q_1], dim=-1)
@@ -84,7 +77,7 @@ class SacHybridAlgorithm(TaacAlgorithm):
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """Returns TAAC's cloning loss plus the cross-entropy of the switch, which here is a policy of its own."""
-        time_step, (tau_prev, b, _) = nest.index(experience, slice(None, -1))
+        time_step, (tau_prev, b) = nest.index(experience, slice(None, -1))
         embedded = self.tau_embedding(self.actor_features(time_step.observation), tau_prev)
         logit = self.switch_network(embedded).squeeze(-1)
         switch_loss = nn.functional.binary_cross_entropy_with_logits(logit, b.to(logit.dtype), reduction="none")

@@ -19,7 +19,7 @@ from taac import nest
 from taac.algorithms import target_entropies
 from taac.algorithms.action_specs import MixedActionSpec
 from taac.algorithms.actor_critic import TrainInfo
-from taac.algorithms.algorithm import gradients_if, learns_policy
+from taac.algorithms.algorithm import learns_policy
 from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.target_entropies import TargetEntropy
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
@@ -127,10 +127,10 @@ class MixedSacAlgorithm(SacAlgorithm):
 
         # a~ ~ pi(.|s), then p(d | s, a~)
         learns = learns_policy()
-        with gathering(self.actor, ~time_step.is_last()), gradients_if(learns):
+        with gathering(self.actor, ~time_step.is_last()), torch.set_grad_enabled(learns):
             mean, log_std = self.actor(seen)
             action, log_pi = distributions.squashed_normal_sample(mean, log_std)
-        with evaluating(self.critics), gradients_if(learns):  # choices are compared without dropout
+        with evaluating(self.critics), torch.set_grad_enabled(learns):  # choices are compared without dropout
             q = self.least_value(self.q_values(self.critics, frozen, action))
         probs = self._choice_probs(q)
 

@@ -19,7 +19,7 @@ import torch.nn as nn
 from taac import nest
 from taac.algorithms import target_entropies
 from taac.algorithms.actor_critic import TrainInfo, trainable
-from taac.algorithms.algorithm import Algorithm, gradients_if, learns_policy
+from taac.algorithms.algorithm import Algorithm, learns_policy
 from taac.algorithms.sac import SacAlgorithm
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, TimeStep
 from taac.networks import SwitchNetwork, TrajectoryEmbedding
@@ -150,7 +150,7 @@ class SdarAlgorithm(SacAlgorithm):
 
         # b ~ beta(. | s, a-), straight-through; a_hat ~ pi(. | s, a-, b) in the dimensions that act
         learns = learns_policy()
-        with gradients_if(learns):
+        with torch.set_grad_enabled(learns):
             probability = self._acting_probability(seen, time_step)
             drawn = (torch.rand_like(probability) < probability).to(probability.dtype)
             act = drawn + probability - probability.detach()

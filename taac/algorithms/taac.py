@@ -19,7 +19,7 @@ import torch.nn as nn
 from taac import nest
 from taac.algorithms import target_entropies, trajectories
 from taac.algorithms.actor_critic import ActorCriticAlgorithm, TrainInfo, trainable
-from taac.algorithms.algorithm import gradients_if, learns_policy
+from taac.algorithms.algorithm import learns_policy
 from taac.algorithms.chunks import ChunkTrajectory
 from taac.algorithms.critic_step import CriticStep
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss, TAACTDLoss
@@ -41,7 +41,6 @@ class TaacState(NamedTuple):
 
     tau: Tau  # parts [B, A], the trajectory executed last (or a trajectory's own record); zeros at FIRST
     repeats: torch.Tensor  # [B] int64, number of steps it has run; 0 at FIRST, 1 after the step that started it
-    switch_state: Nest = ()  # [B, ...], state of the switching head, if it has one
 
 
 class TaacInfo(NamedTuple):
@@ -52,7 +51,6 @@ class TaacInfo(NamedTuple):
 
     tau_prev: Tau  # parts [B, A], the trajectory before acting here
     switch: torch.Tensor  # [B] bool, the executed b
-    switch_state: Nest = ()  # [B, ...], state of the switching head before acting here, if it has one
 
 
 @gin.configurable
@@ -82,8 +80,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         actor_critic: arguments of `ActorCriticAlgorithm`; bind them there in gin. As `td_loss`, `TAACTDLoss` is TAAC,
             `OneStepTDLoss` is TAAC-1td, `TDLoss` is TAAC-Ntd.
 
-    A subclass with another switch overrides `switching_probability` and `learn_switch`. If its switch has a state, it also
-    overrides `initial_switch_state` and `next_switch_state`.
+    A subclass with another switch overrides `switching_probability` and `learn_switch`.
 
     Raises:
         TaacError: a discrete, nested or unscaled action space; settings out of range; a target entropy that cannot be reached.
@@ -156,8 +153,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     def initial_state(self, batch_size: int) -> TaacState:
         device = self.weights.device
         tau = self.trajectory.zeros(torch.zeros(batch_size, self.action_size, device=device))
-        repeats = torch.zeros(batch_size, dtype=torch.int64, device=device)
-        return TaacState(tau, repeats, self.initial_switch_state(batch_size))
+        return TaacState(tau, torch.zeros(batch_size, dtype=torch.int64, device=device))
 
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: TaacState, epsilon: float = 0.0) -> AlgStep:
@@ -169,7 +165,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         switch = beta_1 > self.switch_threshold  # the mode at 0.5; a tie repeats
         if epsilon > 0:
             switch = torch.where(torch.rand_like(beta_1) < epsilon, torch.rand_like(beta_1) < beta_1, switch)
-        return self.follow_chosen(time_step, state, a_hat, switch)._replace(switch_probability=beta_1, policy=(mean, log_std))
+        return self.follow_chosen(state, a_hat, switch)._replace(switch_probability=beta_1, policy=(mean, log_std))
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: TaacState, noise: torch.Tensor | None = None) -> AlgStep:
@@ -180,13 +176,13 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         a_hat = distributions.squashed_normal_action(mean, log_std, noise)
         beta_1 = self._beta_1(features, embedded, state, a_hat)
         drawn = torch.rand_like(beta_1) < beta_1
-        return self.follow_chosen(time_step, state, a_hat, drawn)._replace(switch_probability=beta_1, policy=(mean, log_std))
+        return self.follow_chosen(state, a_hat, drawn)._replace(switch_probability=beta_1, policy=(mean, log_std))
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: TaacState) -> AlgStep:
         state = self.first_tau(time_step, state)
         a_hat = state.tau.a.new_empty(len(state.tau.a), self.proposal_size).uniform_(-1.0, 1.0)
-        return self.follow_chosen(time_step, state, a_hat, self.random_switch(len(a_hat)))
+        return self.follow_chosen(state, a_hat, self.random_switch(len(a_hat)))
 
     def random_switch(self, batch_size: int) -> torch.Tensor:
         """Returns the switches `[batch_size]` of the exploration before training: a fair coin each, as published."""
@@ -198,7 +194,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         # At the last frame no action is known. Its switch is never read, like the action taken at LAST.
         return TaacInfo(tau_prev, torch.cat([switch, torch.ones_like(switch[:1])]))
 
-    def follow_chosen(self, time_step: TimeStep, state: TaacState, a_hat: torch.Tensor, switch: torch.Tensor) -> AlgStep:
+    def follow_chosen(self, state: TaacState, a_hat: torch.Tensor, switch: torch.Tensor) -> AlgStep:
         """Follows the chosen trajectory for one step. `info` stores the executed switch, including a forced one."""
         if self.max_repeat_steps is not None:
             switch = switch | (state.repeats >= self.max_repeat_steps)
@@ -207,9 +203,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         old, new = self.trajectory.advance(state.tau), self.trajectory.start(a_hat, state.tau)
         tau = nest.where(switch, new, old)
         repeats = torch.where(switch, 1, state.repeats + 1)
-        switch_state = self.next_switch_state(state.switch_state, time_step, tau, switch)
-        info = TaacInfo(state.tau, switch, state.switch_state)
-        return AlgStep(tau.a, TaacState(tau, repeats, switch_state), info, switch)
+        return AlgStep(tau.a, TaacState(tau, repeats), TaacInfo(state.tau, switch), switch)
 
     def first_tau(self, time_step: TimeStep, state: TaacState) -> TaacState:
         """Returns the state from which rollouts begin at FIRST; see `randomize_first_state_tau`."""
@@ -236,34 +230,26 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         return q, torch.stack([q_0, self.net_of_price(q_1)], dim=-1)
 
     def _beta_1(self, features: torch.Tensor, embedded: torch.Tensor, state: TaacState, a_hat: torch.Tensor) -> torch.Tensor:
-        beta_1 = self.switching_probability(features, embedded, state.tau, a_hat, state.switch_state)
+        beta_1 = self.switching_probability(features, embedded, state.tau, a_hat)
         ended = trajectories.has_ended(self.trajectory, state.tau)
         return beta_1 if ended is None else beta_1.masked_fill(ended, 1.0)
 
     # The switch: beta follows from the critics. A subclass with its own switching head overrides these methods ------------
 
     def switching_probability(
-        self,
-        features: torch.Tensor,
-        embedded: torch.Tensor,
-        tau_prev: Tau,
-        a_hat: torch.Tensor,
-        switch_state: Nest,
+        self, features: torch.Tensor, embedded: torch.Tensor, tau_prev: Tau, a_hat: torch.Tensor
     ) -> torch.Tensor:
         """Returns beta_1 `[B]` while acting. The critics evaluate both candidates in one call.
 
         Args:
             features, embedded: the critics' and the actor's inputs at this frame, `[B, F]`.
             tau_prev, a_hat: the previous trajectory, and the actor's proposal.
-            switch_state: state of the switching head.
         """
         tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)
         q_0, q_1 = self._min_q(self.critics, features.expand(2, *features.shape), _stack(tau_0, tau_1))
         return self.switch_distribution(self.weighted(q_0), self.net_of_price(self.weighted(q_1)))[..., 1]
 
-    def learn_switch(
-        self, embedded: torch.Tensor, q_0: torch.Tensor, q_1: torch.Tensor, switch_state: Nest
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def learn_switch(self, embedded: torch.Tensor, q_0: torch.Tensor, q_1: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns beta `[T, B, 2]`, detached, and the loss `[T, B]` of the switch: here 0, because beta follows from Q.
 
         The loss is added to the actor's.
@@ -271,17 +257,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         Args:
             embedded: the actor's inputs at replayed frames, `[T, B, F]`.
             q_0, q_1: values of continuing and of switching, the latter less the price of a decision, `[T, B]`, detached.
-            switch_state: state of the switching head as stored by the rollout, leaves `[T, B, ...]`.
         """
         return self.switch_distribution(q_0, q_1), torch.zeros_like(q_0)
-
-    def initial_switch_state(self, batch_size: int) -> Nest:
-        """Returns the switching head's state at FIRST, leaves `[batch_size, ...]`; `()` if it has none."""
-        return ()
-
-    def next_switch_state(self, switch_state: Nest, time_step: TimeStep, tau: Tau, switch: torch.Tensor) -> Nest:
-        """Returns the head's state after `tau` was executed at `time_step`. `switch` `[B]` marks where `tau` was started."""
-        return switch_state
 
     def net_of_price(self, q_1: torch.Tensor) -> torch.Tensor:
         """Returns the value of switching `[...]` less the price of a decision."""
@@ -295,7 +272,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     # Learning --------------------------------------------------------------------------------------------------------
 
     def train_step(self, experience: Experience) -> TrainInfo:
-        time_step, (tau_prev, b, switch_state) = experience
+        time_step, (tau_prev, b) = experience
         features, seen = self.encode(time_step.observation)
         frozen = features.detach()
         tau_prev, b = self._other_rests(time_step, seen, tau_prev, b)
@@ -303,7 +280,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
         # a_hat ~ pi(. | s, tau_prev) and the two candidates: the previous trajectory advanced by a step, and a new one
         embedded = self.tau_embedding(seen, tau_prev)
-        with gathering(self.actor, ~time_step.is_last(), learns_policy()), gradients_if(learns_policy()):
+        with gathering(self.actor, ~time_step.is_last(), learns_policy()), torch.set_grad_enabled(learns_policy()):
             mean, log_std = self.actor(embedded)
             a_hat, log_pi = distributions.squashed_normal_sample(mean, log_std)
         tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)
@@ -311,15 +288,15 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         # beta = softmax((q_0, q_1 - c) / alpha_beta), from the online critics, with the price c of a decision
         with torch.no_grad():
             q_0 = self.weighted(self._min_q(self.critics, frozen, tau_0))
-        with gradients_if(learns_policy()):
+        with torch.set_grad_enabled(learns_policy()):
             q_1 = self.weighted(self._min_q(self.critics, frozen, tau_1))
         ended = trajectories.has_ended(self.trajectory, tau_prev)
         proposed = q_1.detach()
         tau_1, compared = self._as_acted(frozen, embedded, tau_prev, tau_1, proposed)
-        beta, switch_loss = self._choose(embedded, ended, q_0, compared, switch_state)
-        beta_hat = beta  # of a_hat: another one's only where an actor that acts proposes another action
+        beta, switch_loss = self._choose(embedded, ended, q_0, compared)
+        beta_hat = beta  # of a_hat; `beta` is of another proposal where the actor has batch statistics
         if compared is not proposed:
-            beta_hat, _ = self._choose(embedded, ended, q_0, proposed, switch_state)
+            beta_hat, _ = self._choose(embedded, ended, q_0, proposed)
         b_new = torch.rand_like(beta[..., 1]) < beta[..., 1]
 
         # Actor: gradient -(beta_1 dQ/da_hat) da_hat/dphi + alpha_a dlog pi/dphi
@@ -376,10 +353,10 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         return tau_prev, torch.cat([b[:1], b[1:] | other])
 
     def _choose(
-        self, embedded: torch.Tensor, ended: torch.Tensor | None, q_0: torch.Tensor, q_1: torch.Tensor, switch_state: Nest
+        self, embedded: torch.Tensor, ended: torch.Tensor | None, q_0: torch.Tensor, q_1: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns beta `[T, B, 2]` and the loss of the switch `[T, B]`: (0, 1) and 0 where the trajectory has `ended`."""
-        beta, loss = self.learn_switch(embedded, q_0, self.net_of_price(q_1), switch_state)
+        beta, loss = self.learn_switch(embedded, q_0, self.net_of_price(q_1))
         if ended is None:
             return beta, loss
         certain = torch.stack([torch.zeros_like(ended), torch.ones_like(ended)], -1).to(beta.dtype)
@@ -417,7 +394,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         because it follows from the critics. After cloning alone, the policy therefore switches at random.
         """
         acted = nest.index(experience, slice(None, -1))
-        tau_prev, b, _ = acted.rollout_info
+        tau_prev, b = acted.rollout_info
         tau = nest.index(experience.rollout_info.tau_prev, slice(1, None))._replace(a=experience.time_step.prev_action[1:])
         a_hat = trajectories.started_by(self.trajectory, tau, tau_prev)
         return self.cloned(experience, b * (self.proposal(acted.time_step.observation, acted) - a_hat).square().sum(-1))
@@ -430,9 +407,10 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     def _as_acted(
         self, features: torch.Tensor, embedded: torch.Tensor, tau_prev: Tau, tau_1: Tau, q_1: torch.Tensor
     ) -> tuple[Tau, torch.Tensor]:
-        """Returns the new trajectory that an actor which acts proposes, and its value.
+        """Returns the new trajectory and its value as the policy that acts would propose them.
 
-        Another one if it has batch statistics and has learnt from those of this batch.
+        These are the given ones, unless the actor has batch statistics: it then learns with those of this batch, and acts with
+        running ones.
         """
         if not (learns_policy() and has_batch_statistics(self.actor)):
             return tau_1, q_1

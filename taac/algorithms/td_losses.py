@@ -104,6 +104,7 @@ class BaseTDLoss(ForwardingConstructor):
                     loss.gamma[part] = gamma
         if parts is not None and loss.gamma.dim():
             loss.gamma = loss.gamma[parts]
+        loss.gammas = str(loss.gamma.tolist())
         return loss
 
     def discount(self, time_step: TimeStep) -> torch.Tensor:

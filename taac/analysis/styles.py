@@ -98,23 +98,19 @@ def faint(methods: int) -> tuple[float, float]:
     return (0.18, 0.35) if methods <= 6 else (0.07, 0.2)
 
 
-def draw_method(axis: Any, number: int, methods: int, curve: Sequence[Any], each: Sequence[Sequence[Any]] = ()) -> None:
-    """Draws one of so many methods in a panel: its line with a band, and its single runs, faint.
-
-    `curve` is x, the line and the ends of the band, `[n]` each; `each` are x and values of every run, `[n_i]` each.
-    """
-    x, mean, low, high = (np.asarray(column, dtype=np.float64) for column in curve)
-    drawn, (band, run) = line(number, x.size), faint(methods)
-    for points in each:
-        axis.plot(*(np.asarray(column, dtype=np.float64) for column in points), color=drawn["color"], linewidth=0.6, alpha=run)
-    axis.fill_between(x, low, high, color=drawn["color"], alpha=band, linewidth=0)
-    axis.plot(x, mean, **drawn)
-
-
 def draw_methods(axis: Any, methods: Sequence[tuple[int, Sequence[Any], Sequence[Sequence[Any]]]]) -> None:
-    """Draws methods in a panel, each with its number, curve and runs as in `draw_method`, and ends the panel as in `limit`."""
+    """Draws methods in a panel: a line with a band, and single runs, faint, if there are several. Ends the panel as in `limit`.
+
+    Each method is its number, its curve (x, the line and the ends of the band, `[n]` each), and x and values of every run.
+    """
     for number, curve, each in methods:
-        draw_method(axis, number, len(methods), curve, each if len(each) > 1 else ())
+        x, mean, low, high = (np.asarray(column, dtype=np.float64) for column in curve)
+        drawn, (band, run) = line(number, x.size), faint(len(methods))
+        for points in each if len(each) > 1 else ():
+            faint_x, values = (np.asarray(column, dtype=np.float64) for column in points)
+            axis.plot(faint_x, values, color=drawn["color"], linewidth=0.6, alpha=run)
+        axis.fill_between(x, low, high, color=drawn["color"], alpha=band, linewidth=0)
+        axis.plot(x, mean, **drawn)
     lines = [values for _, curve, each in methods for values in (curve[1], *(points[1] for points in each))]
     limit(axis, lines, [end for _, curve, _ in methods for end in curve[2:]])
     axis.grid(alpha=0.3)

@@ -69,7 +69,7 @@ def read_pace(folder: Path, told: float) -> Pace | None:
     except (OSError, files.Damaged, ValueError):
         return None
     # Random steps make no updates and take next to no time, so only the last interval counts, and only after them.
-    first = 0 if bindings.get("create_experiment.offline") == "True" else first  # which takes none
+    first = 0 if bindings.get("create_experiment.offline") == "True" else first  # no random ones
     rows = [(0, 0.0), (0, 0.0), *((row[_STEPS], row[_SECONDS]) for row in table.rows)][-2:]
     known = all(0 <= number <= _MOST_COUNTED for number in (whole, *rows[0], *rows[1]))  # NaN is not
     (steps_before, seconds_before), (steps, seconds) = rows

@@ -14,7 +14,6 @@ from taac import nest, specs
 from taac.acting.rollout import Rollout
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
 from taac.data_structures import LAST
-from taac.learning.optimizers import TensorFlowAdam, each, state_after_a_step
 from taac.machine.memory import available_bytes, readable_bytes
 from taac.machine.products import slowness
 from taac.networks import RewardNormalizer
@@ -52,7 +51,7 @@ def shares(trainer: Trainer) -> list[Share]:
     found = [
         Share("replay buffer", trainer.replay.num_bytes),
         Share("networks, targets and normalisers", sum(v.nbytes for v in trainer.agent.state_dict().values())),
-        _learning(trainer, trained),
+        Share("gradients and the optimizer's moments, as of Adam", 3 * trained),
         Share("a batch, as sampled", batch) if waiting == 1 else
         Share(f"{waiting} batches that the guard keeps, as sampled and as prepared", 2 * waiting * batch),
         Share("actions of the running episodes, at most", 2 * a_step * longest),
@@ -62,16 +61,6 @@ def shares(trainer: Trainer) -> list[Share]:
         taken = sum(psutil.Process(pid).memory_info().rss for pid in workers)
         found.append(Share(f"{len(workers)} processes of environments, so far", taken))
     return found
-
-
-def _learning(trainer: Trainer, trained: int) -> Share:
-    optimizers = each(trainer.learner.optimizer)
-    if all(isinstance(one, TensorFlowAdam) for one in optimizers):
-        return Share("gradients and Adam's two moments", 3 * trained)
-    states = [of for one in optimizers for of in state_after_a_step(one).values()]
-    kept = [v for of in states for v in of.values() if isinstance(v, torch.Tensor)]
-    what = "optimizers keep" if len(optimizers) > 1 else f"{type(optimizers[0]).__name__} keeps"
-    return Share(f"gradients and what {what}", trained + sum(v.nbytes for v in kept))
 
 
 def random_endings(trainer: Trainer) -> tuple[int, int]:

@@ -23,12 +23,11 @@ from taac.data_structures import AlgStep, StepType, TimeStep
 from taac.environments import spaces
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
-from taac.machine.memory import available_bytes, readable_bytes
+from taac.machine.memory import available_bytes
 from taac.runs import durable
 from taac.specs import TensorSpec
 
 FORMAT = 1
-MAX_BYTES = 4 << 30  # limit for all frames of a file
 MINARI = "minari:"  # prefix of a dataset's id
 ROUNDING = 1e-5  # tolerance for actions in [-1, 1] and discounts in [0, 1]
 
@@ -125,41 +124,22 @@ def _check_spaces(source: str, held: dict[str, Any], environment: VectorEnvironm
 
 
 class EpisodeWriter:
-    """Records the frames at which an agent acts (`evaluate`'s `on_step`), and writes the finished episodes to a new `.npz` file.
-
-    A call raises TaacError if an episode would make the file too large to be read. The episodes before it are then written.
-    """
+    """Records the frames at which an agent acts (`evaluate`'s `on_step`). Writes the finished episodes to a new `.npz` file."""
 
     def __init__(self, path: Path, environment: VectorEnvironment):
         self.path, self._environment = path, environment
         self._open: list[list[TimeStep]] = [[] for _ in range(environment.num_envs)]
         self._frames: list[TimeStep] = []
-        description = len(json.dumps(environment.described_spaces())) + 1024
-        headers = 256 * (1 + len(nest.flatten(_frame_specs(environment))))
-        self._room = MAX_BYTES - description - headers  # for frames
         self.num_episodes = self.num_transitions = 0
 
     def __call__(self, time_step: TimeStep, alg_step: AlgStep) -> None:
         for index, frames in enumerate(self._open):
             frames.append(nest.index(time_step, index))
             if bool(time_step.is_last()[index]):
-                self._take_room(len(frames) * sum(leaf.nbytes for leaf in nest.flatten(frames[0])))
                 self._frames += frames
                 self.num_episodes += 1
                 self.num_transitions += len(frames) - 1
                 self._open[index] = []
-
-    def _take_room(self, size: int) -> None:
-        self._room -= size
-        if self._room >= 0:
-            return
-        if self._frames:
-            self.save()
-        kept = f"{self.path} holds the first {self.num_episodes}" if self._frames else "nothing was written"
-        raise TaacError(
-            f"episode {self.num_episodes + 1} would make {self.path} larger than {readable_bytes(MAX_BYTES)}, the most that can "
-            f"be read: {kept}; record so many episodes, or smaller observations"
-        )
 
     def save(self) -> None:
         """Writes the file completely or not at all. Raises TaacError if no episode has ended."""
@@ -189,10 +169,10 @@ def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
         )
     try:
         with open(source, "rb") as file, np.load(file, allow_pickle=False) as held:
-            most = min(MAX_BYTES, available_bytes(torch.device("cpu")))
+            most = available_bytes(torch.device("cpu"))
             total = sum(info.file_size for info in held.zip.infolist())
             if total > most:
-                raise ValueError(f"its arrays have {total} bytes, expected at most {most}")
+                raise ValueError(f"its arrays have {total} bytes, expected at most {most}, the free memory")
             meta = json.loads(held["meta"].tobytes().decode())
             version = int(meta["format"])
             if version > FORMAT:

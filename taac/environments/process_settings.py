@@ -12,7 +12,7 @@ from taac.errors import EnvironmentFailed
 
 
 def _default_device() -> Any:
-    """Returns what torch keeps of `set_default_device`; None if it was not called. Any value slows every call of torch."""
+    """Returns torch's default device as torch keeps it; None if none was set. Setting any slows every call of torch."""
     return getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
 
 

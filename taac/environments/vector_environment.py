@@ -129,13 +129,13 @@ class VectorEnvironment:
         texts = [text for name, space in self.described_spaces().items() for text in spaces.by_path(space, name)]
         return {path: t if len(t) <= _LONGEST else hashlib.blake2b(t.encode()).hexdigest() for path, t in texts}
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Compares the spaces with those of a `state_dict()`. Raises TaacError if they differ; names where."""
-        now, held = self.state_dict(), state if isinstance(state, dict) else {"its spaces": state}
-        for path in {**held, **now}:
-            if held.get(path) != now.get(path):
+        now = self.state_dict()
+        for path in {**state, **now}:
+            if state.get(path) != now.get(path):
                 raise TaacError(
-                    f"environment '{self.name}' has {path} = {now.get(path)}, and it was {held.get(path)!r:.{_LONGEST}} in "
+                    f"environment '{self.name}' has {path} = {now.get(path)}, and it was {state.get(path)!r:.{_LONGEST}} in "
                     "training: its spaces have changed under the same name, so the agent's actions and observations would mean "
                     "something else. Make it as it was, also in evaluations, or train a new run in another folder"
                 )
@@ -198,7 +198,7 @@ class VectorEnvironment:
         self._done = terminated | truncated
         if self.reward_dim is not None:  # the key is absent when every environment has just begun an episode
             reward = info.get("taac_vector_reward", np.zeros(self._reward_shape))
-        if reward.shape != self._reward_shape:  # a worker process sends whatever its environment returned
+        if reward.shape != self._reward_shape:  # a vector of another length, or a vector environment of your own
             raise EnvironmentFailed(
                 f"environment '{self.name}' returned rewards of shape {list(reward.shape)} at step {self._steps} after reset, "
                 f"expected {list(self._reward_shape)}: one number for each environment"

@@ -42,7 +42,7 @@ _DECLARATION = "AOTITorchError aoti_torch_cpu_amx_product(AtenTensorHandle, Aten
 
 @functools.cache
 def reason_unavailable() -> str | None:
-    """Why this machine has no AMX products, or None if it has. Compiles the kernel once per machine, in about 2 s."""
+    """Returns why this machine has no AMX products, or None if it has. Compiles the kernel once per machine, in about 2 s."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return f"{sys.platform} on {platform.machine()} has no AMX"
     lacking = _NEEDED - processor()
@@ -109,7 +109,7 @@ def _result(x: torch.Tensor, y: torch.Tensor, parts: int) -> torch.Tensor:
 
 
 def decompositions(parts: int) -> dict[Any, Callable[..., Any]]:
-    """Decompositions for tracing that replace torch's CPU products by `amx_product`.
+    """Returns decompositions for tracing that replace torch's CPU products by `amx_product`.
 
     With 1 part they replace products of bfloat16 tensors, with more parts those of float32 tensors. Products with an empty
     inner dimension, or a single row or column, are left to torch.
@@ -143,7 +143,7 @@ class _Operation:
 
 
 def compiler_options() -> dict[str, Any]:
-    """Options for torch's compiler that make its programs call the kernel directly instead of through Python.
+    """Returns options for torch's compiler that make its programs call the kernel directly instead of through Python.
 
     Empty if this version of torch does not support that.
     """

@@ -69,7 +69,12 @@ class LinearSchedule(Schedule):
     def __init__(
         self, start: float, end: float, env_steps: int | None = None, updates: int | None = None, begin: int = 0
     ):
-        self.unit, self.length, self.begin = _unit_length_begin(self, env_steps, updates, begin)
+        self.unit, given = _one_of(self, env_steps, updates)
+        self.length, self.begin = _whole(self, self.unit, given), _whole(self, "begin", begin)
+        if self.length < 1:
+            raise TaacError(f"{type(self).__name__}.{self.unit} must be 1 or more, got {self.length}")
+        if self.begin < 0:
+            raise TaacError(f"{type(self).__name__}.begin must be 0 or more {UNITS[self.unit]}, got {self.begin}")
         self.start, self.end = _finite(self, "start", start), _finite(self, "end", end)
         self.bounds = min(self.start, self.end), max(self.start, self.end)
         self.first_change, self.knots = self.begin + 1, (0, self.begin, self.begin + self.length)
@@ -107,29 +112,25 @@ class CosineSchedule(LinearSchedule):
         return f"{self.start:g} to {self.end:g} by a cosine {_during(self)}"
 
 
-class ExponentialSchedule(Schedule):
+class ExponentialSchedule(LinearSchedule):
     """`start` up to the count `begin`, then `start (end / start)^x` with x from 0 to 1 over a length, then `end`.
 
     It changes by equal factors in equal times.
 
     Args:
         start, end: values, both above 0 or both below.
-        env_steps, updates: the length, 1 or more. Exactly one of the two; it sets the schedule's unit.
-        begin: count at which the decay begins.
+        env_steps, updates, begin: as in `LinearSchedule`.
     """
 
     def __init__(
         self, start: float, end: float, env_steps: int | None = None, updates: int | None = None, begin: int = 0
     ):
-        self.unit, self.length, self.begin = _unit_length_begin(self, env_steps, updates, begin)
-        self.start, self.end = _finite(self, "start", start), _finite(self, "end", end)
+        super().__init__(start, end, env_steps, updates, begin)
         if not start * end > 0:
             raise TaacError(
                 f"ExponentialSchedule.start and end must both be above 0 or both below (it changes by factors), got {start} "
                 f"and {end}; use LinearSchedule"
             )
-        self.bounds = min(self.start, self.end), max(self.start, self.end)
-        self.first_change, self.knots = self.begin + 1, (0, self.begin, self.begin + self.length)
 
     def __call__(self, count: int) -> float:
         done = _fraction(count - self.begin, self.length)
@@ -290,18 +291,6 @@ def _one_of(schedule: Schedule, env_steps: Any, updates: Any) -> tuple[Unit, Any
             f"{env_steps} and {updates}"
         )
     return ("updates", updates) if env_steps is None else ("env_steps", env_steps)
-
-
-def _unit_length_begin(
-    schedule: Schedule, env_steps: int | None, updates: int | None, begin: int
-) -> tuple[Unit, int, int]:
-    unit, given = _one_of(schedule, env_steps, updates)
-    length, begin = _whole(schedule, unit, given), _whole(schedule, "begin", begin)
-    if length < 1:
-        raise TaacError(f"{type(schedule).__name__}.{unit} must be 1 or more, got {length}")
-    if begin < 0:
-        raise TaacError(f"{type(schedule).__name__}.begin must be 0 or more {UNITS[unit]}, got {begin}")
-    return unit, length, begin
 
 
 def _whole(schedule: Schedule, name: str, count: Any) -> int:

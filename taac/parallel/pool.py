@@ -53,7 +53,7 @@ class Remote:
     """One of the collectors."""
 
     number: int
-    generation: int = 0  # which of the collectors it is that have had this number; its seeds follow from both
+    generation: int = 0  # how often the collector of this number was replaced; its seed follows from both
     channel: Channel | None = None
     held: list[np.ndarray] = field(default_factory=list)  # leaves of the time step of its next frame
     pending: deque[worker.Frame] = field(default_factory=deque)  # answered before they were needed
@@ -114,8 +114,8 @@ class CollectorPool:
 
     Args:
         number: N.
-        start: starts a collector, of a name.
-        plan: of a collector that has a seed.
+        start: starts a collector of a name.
+        plan: returns the plan of the collector with a seed.
         seed: of the run. Each collector, and each replacement of one, has a seed derived from it.
         lost_info: returns the leaves of the `info` at a frame that ends a lost collector's episodes, from those of its time step.
         timeout: seconds that a frame may take; None waits for ever.
@@ -153,7 +153,7 @@ class CollectorPool:
             for remote, state in zip(self.remotes, given, strict=True):
                 self._launch(remote, state)
             for remote, state in zip(self.remotes, given):
-                running = None if state is None else state["collector"]["running"]  # whose longest episode it repeats
+                running = None if state is None else state["collector"]["running"]  # it first repeats the running episodes
                 repeated = max((len(actions[0]) for actions in running["actions"]), default=0) if running else 0
                 reached = self._receive(remote, START, 1 + repeated)  # the leaves of its first time step
                 remote.held = remote.held or reached

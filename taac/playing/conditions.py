@@ -87,7 +87,7 @@ class Points(NamedTuple):
     points: list[Point]
 
     def lines(self, over: Over = "hold") -> list[list[Point]]:
-        """Returns the points that differ in how long actions are held alone, or in how late they are."""
+        """Returns the points in lists. The points of a list differ in `over` alone."""
         others = lambda point: point.condition._replace(**{over: 0})  # noqa: E731
         return [[p for p in self.points if others(p) == key] for key in dict.fromkeys(map(others, self.points))]
 
@@ -236,7 +236,7 @@ def evaluate_runs(
         raise TaacError(f"no method of the runs in {root} has a switch_threshold: leave it out")
     for r in {(r.task, r.method): r for r in records}.values():  # refuses what does not fit before any episode
         try:
-            with _loaded(Path(root) / r.folder, max(holds), max(delays), best, trusted):
+            with _loaded(Path(root) / r.folder, max(holds, default=1), max(delays, default=0), best, trusted):
                 pass
         except TaacError as error:
             raise TaacError(f"{r.folder}: {error}") from error

@@ -78,7 +78,7 @@ def load_saved(
         # MuJoCo would add it to MUJOCO_LOG.TXT in the working directory, or to what a link of that name leads to.
         sys.modules["mujoco"].set_mju_user_warning(warn_user)
     try:
-        environment.load_state_dict(saved.state["environment"])
+        environment.load_state_dict(saved.part("environment"))
         agent = configuration.build(
             lambda: experiment.create_agent(environment, torch.device("cpu"), role=role)
         )

@@ -35,7 +35,7 @@ class Attribute(NamedTuple):
 
     get: Callable[[], float]
     set: Callable[[float], None]
-    parameter: str  # the setting that it starts from, or how its name ends; "" if none is restored by it
+    parameter: str  # name of the setting that it starts from, or the name's end; "" if no setting restores it
     within: tuple[float, float] = ABOVE_ZERO  # smallest and largest value
     saved: bool = False  # whether another part of the run already saves it
     fixed: str = ""  # why it cannot be set

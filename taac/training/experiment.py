@@ -222,8 +222,7 @@ def create_experiment(
         agent = create_agent(environment, where)
         checks.check_steps_of_training(agent.algorithm)
         spec = experience_spec(environment, agent)
-        several: dict[str, Any] = {"ranks": ranks} if ranks.count > 1 else {}  # constructors of one's own may not know ranks
-        if several:
+        if ranks.count > 1:
             check_supported(agent, demonstrations)
         burn_in, on_last = agent.algorithm.burn_in, agent.algorithm.learns_on_last_frame
         asked = inspect.signature(replay_buffer_ctor).parameters
@@ -262,7 +261,7 @@ def create_experiment(
         trainer = Trainer(
             collector, learner, replay_buffer, intervals, update_ratio, Evaluator(agent, evaluation_environment, seed), Saving(),
             (Reporter if ranks.first else SilentReporter)(collector, learner),
-            load_from=(load_from,) if isinstance(load_from, str) else load_from, replay=replay, **several,
+            load_from=(load_from,) if isinstance(load_from, str) else load_from, replay=replay, ranks=ranks,
         )  # fmt: skip
         if demonstrations is not None:
             checks.check_demonstrations(len(frames.time_step.step_type), trainer.segment_length)
@@ -333,6 +332,8 @@ def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise TaacError(f"device '{name}' is not available: torch {torch.__version__} finds no CUDA; use 'cpu' or 'auto'")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise TaacError(f"device '{name}' is not available: torch finds {torch.cuda.device_count()} GPU(s), counted from 0")
     return device
 
 

@@ -130,19 +130,20 @@ class Reporter:
         env_steps = self._collector.env_steps
         self._folder, self._progress, self._finished = folder, progress, False
         self._loggers.begin(folder.path, env_steps)  # before the event file is opened, which some services follow
-        self._open = SummaryWriter(
-            folder.path,
-            purge_step=env_steps + 1 if env_steps else 0,  # hides what an earlier process wrote and this one repeats
-            tags={**self._learner.agent.algorithm.summary_tags(), **self._tags},
-            also=self._loggers.scalars,
-        )
-        self._clock = time.perf_counter()
-        self._marks = (env_steps, self._learner.num_updates, self.seconds)
         try:
+            self._open = SummaryWriter(
+                folder.path,
+                purge_step=env_steps + 1 if env_steps else 0,  # hides what an earlier process wrote and this one repeats
+                tags={**self._learner.agent.algorithm.summary_tags(), **self._tags},
+                also=self._loggers.scalars,
+            )
+            self._clock = time.perf_counter()
+            self._marks = (env_steps, self._learner.num_updates, self.seconds)
             yield
         finally:
             self._loggers.end(self._finished)
-            self._writer.close()
+            if self._open is not None:
+                self._open.close()
             self._open = None
 
     @property

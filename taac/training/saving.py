@@ -45,8 +45,8 @@ class Saver:
     """Writes checkpoints of a run's parts into its folder, and restores them.
 
     Args:
-        parts: by name, in the order in which they are restored. The collector comes last. If its environments cannot be
-            restored, it acts with the agent, draws random numbers, and adds to the replay buffer.
+        parts: by name, in the order in which they are restored. The collector comes last: where its environments cannot be
+            restored, it acts with the agent, draws random numbers and adds frames, which needs the parts before it.
         frames: frames of the part "replay". They are saved in separate files and restored with that part. None: neither is
             saved.
     """
@@ -117,7 +117,7 @@ class Saver:
             if isinstance(part, nn.Module):
                 checkpoint.load_into(part, found.part(name), found.path)
             else:
-                _load(part, name, found.state.get(name, {}) if name == "environment" else found.part(name), found)
+                _load(part, name, found.part(name), found)
             if name == "replay" and self.frames is not None:
                 self.frames.load(found.path.parent, found.frames)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -202,44 +201,22 @@ class SummaryWriter:
     def hyper_parameters(self, values: Mapping[str, Any]) -> None:
         """Writes the run's entry in the hparams view, with `evaluation/return` as the metric.
 
-        Other values than numbers, bools and strings are written as text, and None leaves the cell empty. All runs should have the
-        same names, because the view reads its columns from just one of them.
+        Other values than numbers and strings are written as text, and None leaves the cell empty. All runs should have the same
+        names, because the view reads its columns from just one of them.
         """
-        from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+        from torch.utils.tensorboard.summary import hparams
 
-        session = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
-        infos = []
-        for name, value in values.items():
-            if value is None:
-                kind = api_pb2.DATA_TYPE_UNSET
-            elif isinstance(value, bool):
-                kind, session.hparams[name].bool_value = api_pb2.DATA_TYPE_BOOL, value
-            elif isinstance(value, (int, float)):
-                kind, session.hparams[name].number_value = api_pb2.DATA_TYPE_FLOAT64, value
-            else:
-                kind, session.hparams[name].string_value = api_pb2.DATA_TYPE_STRING, str(value)
-            infos.append(api_pb2.HParamInfo(name=name, type=kind))
-        metrics = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag="evaluation/return"))]
-        columns = api_pb2.Experiment(hparam_infos=infos, metric_infos=metrics)
-        self._hyper_parameters(metadata.EXPERIMENT_TAG, 0, experiment=columns)
-        self._hyper_parameters(metadata.SESSION_START_INFO_TAG, 0, session_start_info=session)
+        known = {name: v if v is None or isinstance(v, (int, float, str)) else str(v) for name, v in values.items()}
+        columns, _, _ = hparams({name: 0.0 if v is None else v for name, v in known.items()}, {"evaluation/return": None})
+        for record in (columns, hparams(known, {})[1]):
+            self._writer.file_writer.add_summary(record, 0)
 
     def finished(self, env_steps: int) -> None:
         """Marks the run as finished in the hparams view, and flushes, because closing would not report a failed write."""
-        from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+        from torch.utils.tensorboard.summary import hparams
 
-        session = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
-        self._hyper_parameters(metadata.SESSION_END_INFO_TAG, env_steps, session_end_info=session)
+        self._writer.file_writer.add_summary(hparams({}, {})[2], env_steps)
         self.flush()
-
-    def _hyper_parameters(self, tag: str, env_steps: int, **record: Any) -> None:
-        """Writes a record of the hparams view, by TensorBoard's own protocol buffers and without tensorflow."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.plugins.hparams import metadata, plugin_data_pb2
-
-        about = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(**record))
-        value = Summary.Value(tag=tag, metadata=about, tensor=metadata.NULL_TENSOR)
-        self._writer.file_writer.add_summary(Summary(value=[value]), env_steps)
 
     def flush(self) -> None:
         """Flushes the event file to the disk. A checkpoint that counts it as written must not outlast it."""

@@ -237,7 +237,7 @@ class Trainer:
         """Loads the parts of other runs in `load_from`; returns where each came from. Refuses parts that do not exist or fit."""
         if self.loaded is None:
             buffer = self.replay_buffer if self.ranks.count == 1 else None
-            self.loaded = load_parts(self.agent, self.load_from, self.learner, buffer)
+            self.loaded = load_parts(self.learner, self.load_from, buffer)
         return self.loaded
 
     @timed("collecting")

@@ -22,9 +22,7 @@ from taac.runs.run_folder import RunFolder
 OPTIMIZER, REPLAY = "optimizer", "replay"
 
 
-def load_parts(
-    agent: Agent, sources: Sequence[str], learner: Learner | None = None, ring: ReplayBuffer | None = None
-) -> list[dict[str, Any]]:
+def load_parts(learner: Learner, sources: Sequence[str], ring: ReplayBuffer | None = None) -> list[dict[str, Any]]:
     """Loads modules from the checkpoints of other runs; returns the origin of each, for run.json.
 
     The target of a module is loaded with it, so the two are equal as at the start of any run: `x` also sets `target_x`, and a
@@ -32,19 +30,19 @@ def load_parts(
     kept.
 
     Args:
-        agent: the agent whose modules are set.
+        learner: its agent's modules are set, and its optimizer's moments.
         sources: each "FOLDER:MODULE". "runs/a:actor" is a module of the newest checkpoint of the run in runs/a.
             "runs/a/best:actor" is that of the agent of its best evaluation. A module is one of the algorithm's ("actor",
             "critics", "encoder", "actor.hidden"...), "algorithm" for all of it, "observation_normalizer",
             "reward_normalizer" or "reward_signals". "runs/a:optimizer" are its moments and counts of steps; learning rates stay.
             "runs/a:replay" are its frames, with priorities if there are any; running episodes end at the last one.
-        learner: takes an optimizer's moments. None: none can be taken.
         ring: the empty buffer that takes frames. None: none can be taken.
 
     Raises:
         TaacError: a source is malformed or names no run or module; a module has other parameters or shapes (the message names
             both); or a temperature is 0 although its logarithm is to be tuned.
     """
+    agent = learner.agent
     parsed = [_parse(agent, source) for source in sources]
     named = {name for _, name in parsed}
     records = []
@@ -68,10 +66,10 @@ def load_parts(
     return records
 
 
-def _load_moments(learner: Learner | None, found: Checkpoint) -> None:
+def _load_moments(learner: Learner, found: Checkpoint) -> None:
     """Takes over an optimizer's state, but none of its settings."""
     held = found.part("learner").get("optimizer")
-    if held is None or learner is None:
+    if held is None:
         raise TaacError(f"{found.path} holds no '{OPTIMIZER}': give the folder of a run, not of its best agent")
     ours, theirs = (state.get("by_group", [state]) for state in (learner.optimizer.state_dict(), held))
     sizes = [[[len(group["params"]) for group in one["param_groups"]] for one in of] for of in (ours, theirs)]

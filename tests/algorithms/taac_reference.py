@@ -104,7 +104,7 @@ def experience_of(config):
 def taac_reference(w, config, experience, noise, uniform):
     """docs/equations.md#learning-in-taac, one frame at a time: the loss `[T][B]`, beta_1 and b | b~ of each frame."""
     c = SimpleNamespace(**config)
-    time_step, (tau_prev, b_executed, _) = experience
+    time_step, (tau_prev, b_executed) = experience
     replayed_parts = [p for p in tau_prev if not isinstance(p, tuple)]
     alpha_a, scale_a = reference.temperature(w, "action_temperature.value", c.tuning)
     alpha_b, scale_b = reference.temperature(w, "beta_temperature.value", c.tuning)

@@ -247,7 +247,7 @@ def test_an_update_of_taac_on_flash_against_a_recomputation():
     """Beta, b~, both candidates in one joint forward with their weights, and the mixture, projected once after the segment."""
     count = 4
     batch, algorithm, critics, targets, actor, info, found = update_with("flash", apart=0.1, method="taac", frames=count)
-    step, (before, executed, _) = batch.time_step, batch.rollout_info
+    step, (before, executed) = batch.time_step, batch.rollout_info
     observation, reward, discount = (x.double() for x in (step.observation, step.reward, step.discount))
     atoms = critics.returns.support
     # The candidates: the action before, and that of an actor that acts, whose sample is the second one

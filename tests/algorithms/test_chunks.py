@@ -641,7 +641,7 @@ def test_another_rest_has_the_executed_action_and_any_number_of_others():
 def test_rests_are_replaced_by_what_is_proposed_where_the_action_was_taken():
     algorithm = taac(other_rests=1.0)
     experience = rolled_out(algorithm, [FIRST, MID, MID, LAST, FIRST, MID])
-    time_step, (tau_prev, b, _) = experience
+    time_step, (tau_prev, b) = experience
     seen = algorithm.encode(time_step.observation)[1]
     torch.manual_seed(1)
     found, switch = algorithm._other_rests(time_step, seen, tau_prev, b)
@@ -662,7 +662,7 @@ class Unstopped(BaseTDLoss):
 @pytest.mark.parametrize("td_loss", [TDLoss(), Unstopped()])
 def test_rests_stay_where_a_return_may_pass_them(td_loss):
     algorithm = taac(other_rests=1.0, td_loss=td_loss)
-    time_step, (tau_prev, b, _) = rolled_out(algorithm, [FIRST, MID, MID])
+    time_step, (tau_prev, b) = rolled_out(algorithm, [FIRST, MID, MID])
     found, switch = algorithm._other_rests(time_step, algorithm.encode(time_step.observation)[1], tau_prev, b)
     assert found is tau_prev and switch is b
 
@@ -689,7 +689,7 @@ def test_returns_pass_where_the_next_chunk_is_what_is_left_of_this_one():
     algorithm = taac(4, other_rests=0.5, b1_advantage_clipping=(-50.0, -50.0))
     one = rolled_out(algorithm, [FIRST, *[MID] * 7])
     experience = nest.map_structure(lambda x: x.repeat_interleave(40, dim=1), one)
-    time_step, (tau_prev, b, _) = experience
+    time_step, (tau_prev, b) = experience
     found, switch = algorithm._other_rests(time_step, algorithm.encode(time_step.observation)[1], tau_prev, b)
     passed = ~switch[1:-1]  # frames 1..T-2
     before, after = (nest.index(found, frames) for frames in (slice(1, -1), slice(2, None)))
@@ -699,7 +699,7 @@ def test_returns_pass_where_the_next_chunk_is_what_is_left_of_this_one():
 
 def test_returns_that_pass_all_frames_learn_with_stored_chunks():
     algorithm = taac(other_rests=1.0, td_loss=TDLoss(gamma=GAMMA))
-    time_step, (tau_prev, b, _) = rolled_out(algorithm, [FIRST, MID, MID, MID])
+    time_step, (tau_prev, b) = rolled_out(algorithm, [FIRST, MID, MID, MID])
     found, switch = algorithm._other_rests(time_step, algorithm.encode(time_step.observation)[1], tau_prev, b)
     assert found is tau_prev and switch is b
 

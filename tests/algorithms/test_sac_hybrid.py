@@ -46,7 +46,7 @@ def test_the_switch_is_independent_of_the_sampled_action():
     state = state._replace(tau=Tau(torch.full((count, A), 5.0), (), ()))  # an old action that no new one can be
     sampled = []
     execute = tested.follow_chosen
-    tested.follow_chosen = lambda f, s, a_hat, switch: sampled.append(a_hat) or execute(f, s, a_hat, switch)
+    tested.follow_chosen = lambda s, a_hat, switch: sampled.append(a_hat) or execute(s, a_hat, switch)
     step = tested.rollout_step(time_step, state)
     switch = step.info.switch.double()
     assert switch.mean().item() == pytest.approx(torch.sigmoid(torch.tensor(0.4)).item(), abs=0.02)
@@ -70,7 +70,7 @@ def test_the_loss_of_the_switch_is_the_expectation_over_both_choices():
     tested.beta_temperature.set_alpha(0.5)
     embedded = torch.randn(5, tested.tau_embedding.output_size)
     q_0, q_1 = torch.randn(5), torch.randn(5)
-    beta, loss = tested.learn_switch(embedded, q_0, q_1, ())
+    beta, loss = tested.learn_switch(embedded, q_0, q_1)
     logit = tested.switch_network(embedded).squeeze(-1)
     p = 1 / (1 + torch.exp(-logit))
     expected = p * (0.5 * torch.log(p) - q_1) + (1 - p) * (0.5 * torch.log(1 - p) - q_0)
@@ -101,7 +101,7 @@ def test_advantage_clipping_is_refused():
 def test_the_switch_trains_what_embeds_the_trajectory():
     tested = algorithm()
     embedded = torch.randn(5, tested.tau_embedding.output_size, requires_grad=True)
-    _, loss = tested.learn_switch(embedded, torch.randn(5), torch.randn(5), ())
+    _, loss = tested.learn_switch(embedded, torch.randn(5), torch.randn(5))
     (gradient,) = torch.autograd.grad(loss.sum(), embedded)
     assert gradient.abs().sum() > 0
 
@@ -120,7 +120,7 @@ def test_a_price_is_paid_by_the_switch_and_in_the_value_of_the_next_state():
         found.append(tested.train_step(experience))
         q_0, q_1 = torch.linspace(-1, 1, 5), torch.linspace(2, -2, 5)
         embedded = torch.ones(5, tested.tau_embedding.output_size)
-        losses.append(tested.learn_switch(embedded, q_0, tested.net_of_price(q_1), ()))
+        losses.append(tested.learn_switch(embedded, q_0, tested.net_of_price(q_1)))
     beta_1 = found[0].beta[..., 1]
     torch.testing.assert_close(found[1].beta[..., 1], beta_1)
     torch.testing.assert_close(found[1].value[1:], (found[0].value - price * beta_1)[1:])

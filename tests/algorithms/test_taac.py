@@ -215,7 +215,7 @@ def test_a_loss_of_the_switch_moves_neither_critics_nor_actor(monkeypatch):
     plain, own = (taac(TAAC).double() for _ in range(2))
     own.load_state_dict(plain.state_dict())
 
-    def learn_switch(embedded, q_0, q_1, switch_state):
+    def learn_switch(embedded, q_0, q_1):
         assert not q_0.requires_grad and not q_1.requires_grad
         return own.switch_distribution(q_0, q_1), q_0 - 3.0 * q_1
 

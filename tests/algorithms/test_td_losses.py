@@ -175,6 +175,7 @@ def test_the_discounts_of_the_parts_that_are_learnt():
     """Of five parts the last two come from signals; part 1 has weight 0 and is not learnt."""
     loss, learnt_parts = OneStepTDLoss(0.5), torch.tensor([0, 2, 3, 4])
     assert loss.fitted(5, learnt_parts, (None, 0.25)).gamma.tolist() == [0.5, 0.5, 0.5, 0.25]
+    assert loss.fitted(5, learnt_parts, (None, 0.25)).gammas == "[0.5, 0.5, 0.5, 0.25]"  # which compiled programs watch
     assert OneStepTDLoss((0.1, 0.2, 0.3, 0.4, 0.5)).fitted(5, learnt_parts, (0.75, None)).gamma.tolist() == pytest.approx(
         [0.1, 0.3, 0.75, 0.5]
     )

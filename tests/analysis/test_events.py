@@ -85,7 +85,6 @@ def test_nan_and_infinities_are_kept_and_reported(tmp_path):
     write(tmp_path, "1", [point(s, v) for s, v in zip((10, 20, 30, 40, 141), values)])
     found = events.read(tmp_path)
     np.testing.assert_array_equal(found.scalars["a"].value, values)
-    assert events.flaws(found.scalars["a"]) == ["2 value(s) that are not finite, first at step 20"]
 
 
 # --- Restarts -------------------------------------------------------------------------------------
@@ -177,8 +176,7 @@ def test_no_content_of_a_file_is_an_error(tmp_path_factory, data):
     payloads = data.draw(st.lists(st.binary(max_size=60), max_size=4))
     whole = b"".join(struct.pack("<QI", len(p), 0) + p + bytes(4) for p in payloads)
     path.write_bytes(whole + bytes(content) + data.draw(st.binary(max_size=40)) + bytes(content[cut:]))
-    for scalar in events.read(folder).scalars.values():
-        events.flaws(scalar)
+    events.read(folder)
 
 
 def test_a_long_record_is_passed_over(tmp_path):

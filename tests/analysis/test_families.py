@@ -21,7 +21,6 @@ from taac.analysis.statistics.families import (
     RANKS,
     Comparison,
     detectable_shift,
-    midranks,
     permutation_p_value,
     permutation_p_values,
     verdicts,
@@ -247,10 +246,6 @@ def test_pairs_by_seed_use_one_test_and_need_six():
 
 
 # --- Diverged runs --------------------------------------------------------------------------------
-
-
-def test_midranks_by_hand():
-    assert midranks(np.array([3.0, DIVERGED, 3.0, 7.0, DIVERGED])).tolist() == [3.5, 1.5, 3.5, 5, 1.5]
 
 
 def test_a_diverged_run_ranks_below_all_and_leaves_the_power():

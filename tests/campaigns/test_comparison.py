@@ -114,7 +114,6 @@ def test_the_comparison_of_simple_control_is_the_published_one():
         ("TaacAlgoritm.max_repeat_steps = 5", ["mine.gin:3", "did you mean 'TaacAlgorithm'"]),
         ("SlurmArray.tme = '1:00:00'", ["tme", "did you mean 'time'"]),
         ("SlurmArray.cpus = '2'", ["SlurmArray.cpus", "wrong type"]),
-        ("SlurmArray.time = '4:59'", ["SlurmArray.time", "5 minutes"]),
         ("SlurmArray.options = ('account=me',)", ["--account=me", "'account=me'"]),
     ],
 )

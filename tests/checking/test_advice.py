@@ -156,7 +156,7 @@ def test_memory_by_hand():
     assert told["replay buffer"] == 27 * 1000 and told["a batch, as sampled"] == 27 * 32 * 2
     # Actor: 3x8+8, and two heads 8x1+1. Critics, two: 4x8+8, 8x1+1. The temperature.
     trained = 4 * ((3 * 8 + 8) + 2 * 9 + 2 * ((4 * 8 + 8) + 9) + 1)
-    assert told["gradients and Adam's two moments"] == 3 * trained
+    assert told["gradients and the optimizer's moments, as of Adam"] == 3 * trained
     assert told["actions of the running episodes, at most"] == 2 * 4 * 200
     assert told["networks, targets and normalisers"] >= trained + 4 * 2 * 49
     assert not any("processes" in what for what in told)

@@ -8,6 +8,7 @@ import torch
 from taac.checking.trial import check_buildable
 from taac.configuration import RunRequest
 from taac.errors import TaacError
+from taac.training.experiment import choose_device
 
 
 @pytest.mark.parametrize("here", [True, False])
@@ -23,6 +24,14 @@ def test_devices_matter_only_where_the_run_will_be():
     check_buildable(asked, here=False)
     with pytest.raises(TaacError, match=r"device .cuda. is not available"):
         check_buildable(asked, here=True)
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(TaacError, match=r"'cuda:2' is not available: torch finds 2 GPU"):
+        choose_device("cuda:2")
 
 
 def test_no_buffer_of_full_length_is_made():

@@ -279,27 +279,9 @@ def test_a_file_of_other_arrays_is_refused(recorded, monkeypatch, name, array, m
     with np.load(path) as held:
         arrays = {**held, name: array}
     np.savez(path, **{name: given for name, given in arrays.items() if given is not None})
-    monkeypatch.setattr(episode_files, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(episode_files, "available_bytes", lambda device: 1 << 20)
     with pytest.raises(TaacError, match=message):
         read(str(path), environment)
-
-
-def test_a_recording_ends_before_it_is_too_large_to_be_read(tmp_path, monkeypatch):
-    """An episode of 31 frames has 31 * (12 * 10 * 3 + 2 * 4 + 8 + 1 + 4 + 4 + 4 + 2) = 12121 bytes."""
-    environment = create_environment(CAMERA)
-    monkeypatch.setattr(episode_files, "MAX_BYTES", 30_000)
-    writer = EpisodeWriter(tmp_path / "camera.npz", environment)
-    with pytest.raises(TaacError, match=r"episode 3 would make .*camera.npz larger than 30.0 kB.*holds the first 2; record"):
-        played(environment, 31 * 3, writer)
-    assert [len(episode.step_type) for episode in read(str(writer.path), environment)] == [31, 31]
-    monkeypatch.setattr(episode_files, "MAX_BYTES", 15_000)
-    with pytest.raises(TaacError, match=r"episode 1 would make .*nothing was written"):
-        played(environment, 31, EpisodeWriter(tmp_path / "none.npz", environment))
-    assert not (tmp_path / "none.npz").exists()
-    monkeypatch.setattr(episode_files, "MAX_BYTES", 24_242)  # no room for a description
-    with pytest.raises(TaacError, match="episode 2 would"):
-        played(environment, 31 * 2, EpisodeWriter(tmp_path / "one.npz", environment))
-    environment.close()
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,10 @@ from experiments.benchmarks import (
     common,
     contenders,
     engines,
-    event_files,
     floor,
     hindsight,
     memory,
     ours,
-    profile_collect,
-    profile_update,
     ranks,
     rollout,
     startup,
@@ -167,12 +164,6 @@ def test_memory():
 
 
 @pytest.mark.slow
-def test_event_files():
-    given = options(event_files, "--runs", "2", "--points", "3", "--tags", "2")
-    check(event_files.run(given), *(f"{name}, 2 runs of 3 points of 2 series" for name in ("taac", "tensorboard")))
-
-
-@pytest.mark.slow
 def test_startup():
     given = options(startup, "--contenders", contenders.SAC, "--gin_param", "batch_size = 4")
     check(startup.run(given), f"{contenders.SAC}, first environment step", f"{contenders.SAC}, first update")
@@ -199,35 +190,6 @@ def test_a_meter_counts_what_comes_after_it_is_asked(monkeypatch):
     with pytest.raises(SystemExit):  # nobody asks again
         meter.tick(5)
     assert answers[1]["units"] == 5
-
-
-def test_a_profile_names_the_products_by_their_shapes():
-    found = profile_update.profile("sac", ["hidden_layers = (8, 4)", "batch_size = 16"], updates=3)
-    assert all(time >= 0 and calls > 0 for time, calls in found.values())
-    # The actor's second layer, of both frames: 2 x 16 rows of 8 to 4.
-    (calls,) = {calls for name, (_, calls) in found.items() if name == "aten::addmm [32, 8] x [8, 4]"} or {None}
-    assert calls == 1, [name for name in found if "addmm" in name]
-
-
-def test_parts_of_collecting_do_not_count_each_other(monkeypatch):
-    """The outer part takes 1 + 2 s around two calls of the inner one, which takes 5 s, of which 3 are the innermost's."""
-    now = [0.0]
-    monkeypatch.setattr(profile_collect.time, "perf_counter", lambda: now[0])
-
-    def takes(seconds):
-        now[0] += seconds
-
-    clock = profile_collect.Clock()
-    innermost = clock.timed("innermost", lambda: takes(3))
-    inner = clock.timed("inner", lambda: (takes(2), innermost()))
-    clock.timed("outer", lambda: (takes(1), inner(), inner(), takes(2)))()
-    assert clock.own == {"innermost": 6, "inner": 4, "outer": 3}
-
-
-@pytest.mark.slow
-def test_every_part_of_collecting_is_timed():
-    found = profile_collect.profile("HalfCheetah-v5", ["hidden_layers = (8,)", "replay_length = 100"], steps=3)
-    assert len(found) == 8 and all(spent > 0 for spent in found.values())  # not compiled: there is no program
 
 
 @pytest.mark.slow

@@ -24,6 +24,12 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys, tmp_path):
     assert "finds no GPU" in capsys.readouterr().err and not (tmp_path / "page").exists()
 
 
+def test_a_part_that_is_not_there_is_refused(monkeypatch, capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        called(monkeypatch, "--device", "cpu", "--parts", "updates,updtes", "--out", tmp_path / "page")
+    assert "no part updtes; there are " in capsys.readouterr().err and not (tmp_path / "page").exists()
+
+
 def test_a_part_that_fails_does_not_stop_the_next(monkeypatch, tmp_path):
     monkeypatch.setitem(gpu_check.PARTS, "tests", lambda options: 1 / 0)
     monkeypatch.setitem(gpu_check.PARTS, "updates", lambda options: "| a | table |")

@@ -31,7 +31,7 @@ def test_on_replayed_segments_of_a_policy_that_has_changed_since(method):
         for parameter in algorithm.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     experience = trainer.agent.prepare(trainer.replay_buffer.sample(600, 6))
-    time_step, (tau_prev, b, _) = experience
+    time_step, (tau_prev, b) = experience
     info = algorithm.train_step(experience)
 
     reached = ~info.switch & (time_step.step_type != StepType.LAST)

@@ -45,7 +45,7 @@ def plot_run(folder: Path) -> tuple[Path, Path, list[str]]:
         run_figure(record).savefig(file, format="png", dpi=120)
     durable.write(folder / "curves.png", file.getvalue())
     text = io.StringIO()
-    writer = csv.writer(text)
+    writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["tag", "env_steps", "wall_time", "value"])
     for tag, of in record.scalars.items():
         columns = (of.env_steps.tolist(), of.wall_time.tolist(), of.value.tolist())

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from taac.analysis.curves.learning_curves import Curve, Run, common_steps, interpolate, learning_curve
-from taac.analysis.readers import comparable, events, groups, run_records
+from taac.analysis.readers import comparable, groups, run_records
 from taac.analysis.readers.events import Scalar
 from taac.analysis.readers.run_records import Record
 from taac.analysis.statistics.intervals import cut
@@ -184,9 +184,10 @@ def _timed(found: dict[str, Scalar], steps: np.ndarray, seconds: np.ndarray) -> 
 
 def _line(record: Record, tag: str, scalar: Scalar, options: Options, notes: _Notes) -> Run:
     """One run's points `[n]` with rising x, smoothed, and NaN for values that are not finite."""
-    for flaw in events.flaws(scalar):
-        notes.add(f"{tag} has {flaw}", record)
-    x, y = _along(record, scalar, options.x), np.where(np.isfinite(scalar.value), scalar.value, math.nan)
+    if (wrong := ~np.isfinite(scalar.value)).any():
+        first = scalar.env_steps[wrong][0]
+        notes.add(f"{tag} has {wrong.sum()} value(s) that are not finite, first at step {first}", record)
+    x, y = _along(record, scalar, options.x), np.where(wrong, math.nan, scalar.value)
     known = np.isfinite(x)
     if not known.all():
         notes.add(f"{tag} has {(~known).sum()} point(s) whose {AXES[options.x]} are not known, left out", record)

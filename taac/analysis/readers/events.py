@@ -80,15 +80,6 @@ def read(folder: Path) -> Events:
     return Events(scalars, tuple(notes))
 
 
-def flaws(scalar: Scalar) -> list[str]:
-    """Describes flaws of a curve: values that are not finite."""
-    found = []
-    wrong = ~np.isfinite(scalar.value)
-    if wrong.any():
-        found.append(f"{wrong.sum()} value(s) that are not finite, first at step {scalar.env_steps[wrong][0]}")
-    return found
-
-
 class _Reader:
     """Collects the points of one file after another: for each tag, the columns of a `Scalar`."""
 

@@ -14,7 +14,7 @@ from taac.analysis.readers.run_records import Record
 from taac.analysis.report.scores import AllScores
 from taac.analysis.report.verdicts import Anchor
 from taac.analysis.statistics.intervals import Range, cut, estimate_interval
-from taac.analysis.styles import add_legend, draw_method, draw_methods, faint, limit, line, shortened, span, style
+from taac.analysis.styles import add_legend, draw_methods, faint, limit, line, shortened, span, style
 from taac.pictures.panels import caption, literal_text, panels
 
 AXES = {
@@ -242,10 +242,8 @@ def _fronts(content: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
 
 def _iqm(drawn: dict[str, Any], numbers: Mapping[str, int], confidence: float) -> bytes:
     figure, ((axis,),) = panels(1, 1, (6, 4.2))
-    for of in drawn["methods"]:
-        columns = (drawn["x"], of["estimate"], of["low"], of["high"])
-        draw_method(axis, numbers[of["method"]], len(drawn["methods"]), columns)
-    limit(axis, [of["estimate"] for of in drawn["methods"]], [of[end] for of in drawn["methods"] for end in ("low", "high")])
+    curves = [(numbers[m["method"]], (drawn["x"], m["estimate"], m["low"], m["high"]), ()) for m in drawn["methods"]]
+    draw_methods(axis, curves)
     axis.set(xlabel=drawn["x_label"], ylabel="IQM of normalised returns")
     caption(figure, f"IQM over tasks, band: {confidence:.0%} interval", fontsize="small")
     return _finished(figure, axis, drawn["methods"], numbers)

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import rankdata
 
 from taac.analysis.readers.events import LARGEST
 from taac.analysis.readers.run_records import RETURN_BOUNDS, value_of
 from taac.analysis.report.scores import AllScores, Options, Scores, exact
 from taac.analysis.statistics import families, intervals
 from taac.analysis.statistics.differences import improvement_interval
-from taac.analysis.statistics.families import Comparison, Verdict, midranks
+from taac.analysis.statistics.families import Comparison, Verdict
 from taac.analysis.statistics.intervals import CONFIDENCE, Interval, Range, Tasks
 from taac.errors import TaacError
 from taac.runs import files
@@ -237,7 +238,7 @@ def improvement_of(x: Tasks, y: Tasks) -> dict[str, Any] | None:
     """
     if any(task.size < 2 for task in (*x, *y)):
         return None
-    ranked = [midranks(np.concatenate([a, b])) for a, b in zip(x, y)]
+    ranked = [rankdata(np.concatenate([a, b])) for a, b in zip(x, y)]
     of_x, of_y = [r[: a.size] for r, a in zip(ranked, x)], [r[a.size :] for r, a in zip(ranked, x)]
     return improvement_interval(of_x, of_y)._asdict()
 

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import nctdtrinc
-from scipy.stats import fisher_exact
+from scipy.stats import fisher_exact, rankdata
 
 from taac.analysis.statistics import permutations
 from taac.analysis.statistics.differences import Difference, bounded_difference, compare, hedges_g
@@ -155,8 +155,9 @@ def _joint(comparisons: Sequence[Comparison], methods: Methods, names: Sequence[
         if whole:
             add({m: r for m, r in scores.items() if np.isfinite(r).all()}, whole, whole)
         if len(whole) < len(at):
-            # Were they pairs with a diverged run only, exchanges that move it out of a pair would make their evidence look rarer.
-            ranks = midranks(np.concatenate(list(scores.values())))
+            # All pairs take part: an exchange may move a diverged run into a pair that has none, and without that pair the
+            # evidence of the others would look rarer than it is.
+            ranks = rankdata(np.concatenate(list(scores.values())))
             parts = np.split(ranks, np.cumsum([r.size for r in scores.values()])[:-1])
             add(dict(zip(scores, parts)), at, [i for i in at if i not in whole])
     return {i: float(ps[j]) for ps, of in zip(permutations.joint(groups), numbers) for j, i in of}
@@ -171,19 +172,12 @@ def _enough(c: Comparison) -> bool:
     return all(task.size >= 2 for task in (*c.x, *c.y))
 
 
-def midranks(scores: np.ndarray) -> np.ndarray:
-    """Ranks from 1, where equal scores have the mean of theirs."""
-    _, number = np.unique(scores, return_inverse=True)
-    counts = np.bincount(number)
-    return (np.cumsum(counts) - (counts - 1) / 2)[number]
-
-
 def _ranked(c: Comparison) -> Comparison:
     """Scores as midranks among the runs of both methods, divided by their number.
 
     The difference of the means is then P(X > Y) - 1/2.
     """
-    ranks = [midranks(np.concatenate([a, b])) / (a.size + b.size) for a, b in zip(c.x, c.y)]
+    ranks = [rankdata(np.concatenate([a, b])) / (a.size + b.size) for a, b in zip(c.x, c.y)]
     xs, ys = [r[: a.size] for r, a in zip(ranks, c.x)], [r[a.size :] for r, a in zip(ranks, c.x)]
     return c._replace(x=xs, y=ys, statistic="mean", bounds=None)
 
@@ -196,8 +190,8 @@ def _placed(c: Comparison) -> Comparison:
     """
     xs, ys = [], []
     for a, b in zip(c.x, c.y):
-        ranks = midranks(np.concatenate([a, b]))
-        above_y, above_x = (ranks[: a.size] - midranks(a)) / b.size, (ranks[a.size :] - midranks(b)) / a.size
+        ranks = rankdata(np.concatenate([a, b]))
+        above_y, above_x = (ranks[: a.size] - rankdata(a)) / b.size, (ranks[a.size :] - rankdata(b)) / a.size
         xs.append(above_y - 0.5)
         ys.append(above_x - above_x.mean())
     return c._replace(x=xs, y=ys, statistic="mean", bounds=None)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -82,10 +80,8 @@ class SlurmArray:
     ):
         refuse_below(1, "SlurmArray", cpus=cpus)
         for option in options:
-            if not option.startswith("-") or "\n" in option:
+            if not option.startswith("-"):
                 raise TaacError(f"SlurmArray.options must be options of sbatch such as '--account=me', got '{option}'")
-        if time is not None and _seconds(time) < NOTICE + 180:
-            raise TaacError(f"SlurmArray.time must be 5 minutes or more, got '{time}': the last {NOTICE} seconds are for saving")
         self.setup = setup
         asked = {"partition": partition, "time": time, "mem": mem, "cpus-per-task": cpus, "gres": gres}
         self.options = [*(f"--{name}={value}" for name, value in asked.items() if value is not None), *options]
@@ -154,17 +150,6 @@ def _check_line(what: str, text: str) -> None:
     """Raises TaacError if a text would occupy more than one line of the script."""
     if not is_one_line(text):
         raise TaacError(f"{what} holds line ends or control characters, which would be lines of the script")
-
-
-def _seconds(limit: str) -> float:
-    """Returns the seconds of a time limit of `sbatch`: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S. Infinity for any other."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit.strip())
-    if match is None:
-        return math.inf
-    days, first, second, third = (int(part or 0) for part in match.groups())
-    if match[1] is not None or match[4] is not None:
-        return ((days * 24 + first) * 60 + second) * 60 + third
-    return first * 60 + second
 
 
 def folder(root_dir: str | Path) -> Path:

@@ -148,20 +148,6 @@ def test_the_script_asks_for_what_was_asked_for(tmp_path):
     assert f"mkdir -p {tmp_path}/R/slurm\n" in out.split("#SBATCH")[0], "said, as nothing was made"
 
 
-@pytest.mark.parametrize(
-    "limit, seconds",
-    [("5", 300), ("4:59", 299), ("0:05:00", 300), ("1-0", 86400), ("1-1:30", 91800), ("2-1:0:1", 176401)],
-)
-def test_time_limits(limit, seconds):
-    assert slurm._seconds(limit) == seconds
-    if seconds < 300:
-        with pytest.raises(TaacError, match="5 minutes"):
-            slurm.SlurmArray(time=limit)
-    else:
-        slurm.SlurmArray(time=limit)
-    slurm.SlurmArray(time="UNLIMITED")
-
-
 # Submission ----------------------------------------------------------------------------------------------------------
 
 
