@@ -41,6 +41,7 @@ MINARI = ["minari[hdf5]>=0.5.3"]
 DOCS = [f"{package}; python_version >= '3.11'" for package in ("sphinx>=8.2", "myst-parser>=4.0", "furo>=2024.8.6")]
 ONNX = ["onnx>=1.17", "onnxscript>=0.5", "onnxruntime>=1.20"]  # `taac export`
 SWEEP = ["optuna>=4.0"]  # `taac sweep`
+ALL = MANIPULATION + DRIVING + RAY + MINARI + ONNX + SWEEP
 
 setup(
     name="taac",
@@ -95,14 +96,9 @@ setup(
         "onnx": ONNX,
         "docs": DOCS,
         "sweep": SWEEP,
-        "all": MANIPULATION + DRIVING + RAY + MINARI + ONNX + SWEEP,
+        "all": ALL,
         "dev": [
-            *MANIPULATION,
-            *DRIVING,
-            *RAY,
-            *MINARI,
-            *ONNX,
-            *SWEEP,
+            *ALL,
             *DOCS,
             "pytest>=8.0",
             "pytest-xdist>=3.5",

@@ -190,18 +190,6 @@ class Far(PointMass):
 gymnasium.register("taac-test/Far-v0", Far)
 
 
-class Near(PointMass):
-    """A point that starts nearer to 0."""
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self._x /= 2
-        return np.array([self._x], dtype=np.float32), {}
-
-
-gymnasium.register("taac-test/Near-v0", Near)
-
-
 class Killed(PointMass):
     """A point whose rank, if it is the one that $KILL_RANK names, is killed once at the 45th step of training."""
 

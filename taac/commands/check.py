@@ -25,7 +25,7 @@ def run() -> None:
     names = (
         "task", "method", "gin_file", "gin_param", "set", "num_env_steps", "seed", "root_dir", "env_name", "batch",
     )  # fmt: skip
-    given = [f"--{name}" for name in names if flags.FLAGS[name].value]
+    given = [f"--{name}" for name in names if flags.FLAGS[name].present]
     if len(given) > 1 and {"--env_name", "--batch"} & set(given):
         raise TaacError(
             "use only one of --env_name, --batch and an experiment (--task and --method, with settings), got "

@@ -110,9 +110,6 @@ def test_the_next_recorded_actions_are_cloned():
     assert expected[0] > 0 and torch.allclose(loss[:4, 0], expected)
 
 
-# SAC on chunks ----------------------------------------------------------------------------------------------------------------
-
-
 def test_random_chunks_to_begin_with_are_refused():
     with pytest.raises(TaacError, match="randomize_first_state_tau draws no ChunkTrajectory"):
         TaacAlgorithm(SPEC, ACTION, trajectory=ChunkTrajectory(3), randomize_first_state_tau=True)
@@ -122,6 +119,9 @@ def test_recorded_actions_of_0_begin_a_chunk_where_one_has_ended():
     """A chunk that has ended would go on with 0, but there a switch is forced. At FIRST too: nothing is there to go on with."""
     _, switch = follow(ChunkTrajectory(3), torch.zeros(5, 1, 2))
     assert switch[:, 0].tolist() == [True, False, False, True, False]
+
+
+# SAC on chunks ----------------------------------------------------------------------------------------------------------------
 
 
 def sac(length=3, ctor=SacChunkAlgorithm, **more):
@@ -695,13 +695,6 @@ def test_returns_pass_where_the_next_chunk_is_what_is_left_of_this_one():
     before, after = (nest.index(found, frames) for frames in (slice(1, -1), slice(2, None)))
     going_on = algorithm.trajectory.advance(before)
     assert 0 < passed.any(0).sum() < 40 and all(torch.equal(x[passed], y[passed]) for x, y in zip(going_on, after))
-
-
-def test_returns_that_pass_all_frames_learn_with_stored_chunks():
-    algorithm = taac(other_rests=1.0, td_loss=TDLoss(gamma=GAMMA))
-    time_step, (tau_prev, b) = rolled_out(algorithm, [FIRST, MID, MID, MID])
-    found, switch = algorithm._other_rests(time_step, algorithm.encode(time_step.observation)[1], tau_prev, b)
-    assert found is tau_prev and switch is b
 
 
 def test_a_fraction_of_other_rests_is_one():

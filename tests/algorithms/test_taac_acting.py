@@ -58,7 +58,7 @@ def a_hat_moments(algorithm, features, tau):
 STEPS_OF = {"predict": "predict_step", "rollout": "rollout_step", "random": "random_step"}
 
 
-@pytest.mark.parametrize("kind", TRAJECTORIES)
+@pytest.mark.parametrize("kind", ["constant", "linear", "quadratic"])
 def test_the_initial_state_is_at_rest(kind):
     state = small(kind).initial_state(3)
     assert state.repeats.tolist() == [0, 0, 0] and state.repeats.dtype == torch.int64
@@ -67,7 +67,7 @@ def test_the_initial_state_is_at_rest(kind):
         assert part.shape == (3, NUM_ACTIONS) and not part.any()
 
 
-@pytest.mark.parametrize("kind", TRAJECTORIES)
+@pytest.mark.parametrize("kind", ["constant", "linear", "quadratic"])
 @pytest.mark.parametrize("policy", ["predict", "rollout"])
 def test_not_switching_goes_on_with_the_old_trajectory(kind, policy):
     algorithm, state = small(kind, NEVER), state_of(kind, 6)._replace(repeats=torch.tensor([0, 1, 2, 3, 50, 7]))
@@ -246,7 +246,7 @@ def test_the_limit_begins_anew_with_each_episode():
     assert [bool(s.info.switch) for s in steps] == [False] * 6 + [True]
 
 
-@pytest.mark.parametrize("kind", TRAJECTORIES)
+@pytest.mark.parametrize("kind", ["constant", "linear", "quadratic"])
 @pytest.mark.parametrize("policy", ["rollout", "random"])
 def test_the_first_trajectory_can_be_drawn(kind, policy):
     """In rollouts alone and at FIRST alone; what was drawn is what is recorded, and what is gone on with."""
@@ -270,7 +270,7 @@ def test_the_first_trajectory_can_be_drawn(kind, policy):
     assert_same_tau(at_rest.info.tau_prev, parts_of(state.tau))
 
 
-@pytest.mark.parametrize("kind", TRAJECTORIES)
+@pytest.mark.parametrize("kind", ["constant", "linear", "quadratic"])
 @pytest.mark.parametrize("policy", ["rollout", "random"])
 @pytest.mark.parametrize("settings", [{}, {"max_repeat_steps": 2}, {"randomize_first_state_tau": True}], ids=str)
 def test_what_was_executed_is_what_the_next_frame_begins_with(kind, policy, settings):

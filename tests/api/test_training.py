@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import signal
 import subprocess
@@ -52,8 +51,7 @@ def test_importing_is_light_and_works_where_gin_is_locked():
     code += "assert gin.config_is_locked()"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert set(taac.API) <= set(dir(taac)) and all(hasattr(taac, name) for name in taac.API)
-    stub = Path(taac.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-    assert [*re.findall(r"^from taac.api import (\w+) as \1$", stub, re.MULTILINE)] == taac.API
+    assert sys.modules["taac.api"].__all__ == taac.API  # what the stub says
     with pytest.raises(AttributeError, match="has no attribute 'tran'"):
         taac.tran  # noqa: B018
 

@@ -52,6 +52,9 @@ MISTAKES = {
         ["--gin_param", "put text in quotes: create_environment.env_name = 'Pendulum-v1'",
          "--set create_environment.env_name=Pendulum-v1"],
     ),
+    "a seed for the trial of an environment": (
+        ["check", "--env_name", "Pendulum-v1", "--seed", "0"], ["use only one of --env_name", "--seed"],
+    ),
     "a word of another language": ([*CHECK, "normalize_rewards = true"], ["write normalize_rewards = True"]),
     "a list without parentheses": ([*CHECK, "hidden_layers = 128,128"], ["parentheses: hidden_layers = (128,128)"]),
     "a calculation": ([*CHECK, "num_env_steps = 10**5"], ["not calculated", "write the number itself"]),

@@ -226,7 +226,7 @@ def test_a_slow_collector_changes_nothing_but_the_time():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ahead, every", [pytest.param(0, 1, marks=pytest.mark.slow), (2, 3)])
+@pytest.mark.parametrize("ahead, every", [(0, 1), (2, 3)])
 def test_a_run_that_is_stopped_ends_as_one_that_is_not(tmp_path, ahead, every):
     params = (
         POINT, *SHORT, NORMALIZED, "create_experiment.collectors = 2", "num_envs = 4", "num_env_steps = 240",

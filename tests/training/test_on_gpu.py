@@ -86,7 +86,7 @@ WHOLE = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["around the loss", pytest.param("explorer, replay on the CPU", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", WHOLE)
 def test_a_killed_run_ends_as_the_run_that_was_never_killed(case, tmp_path):
     """With the GPU's random numbers."""
     method, params = WHOLE[case]
