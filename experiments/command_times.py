@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def commands(text: str) -> list[list[str]]:
-    """The words of each `taac` command in the fences of a page, but for those that name the reader's own module."""
+    """Returns the words of each `taac` command in the fences of a page, but for those that name the reader's own module."""
     fences = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     lines = "".join(body for language, body in fences if not language).replace("\\\n", " ").splitlines()
     return [shlex.split(line, comments=True) for line in lines if line.startswith("taac ") and "my_module" not in line]

@@ -105,13 +105,13 @@ def build_from(loaded: configuration.Config) -> tuple[Agent, Any]:
 
 
 def build(method: str, **probe: Any) -> tuple[configuration.Config, Agent, Any]:
-    """Both in one."""
+    """Builds both in one."""
     loaded = load(method, (), probe)
     return loaded, *build_from(loaded)
 
 
 def works(method: str, *params: str, **probe: Any) -> bool:
-    """Whether `build` succeeds. That the files cannot be read is no answer, but an error."""
+    """Returns whether `build` succeeds. That the files cannot be read is no answer, but an error."""
     loaded = load(method, params, probe)
     try:
         build_from(loaded)
@@ -142,7 +142,7 @@ def able(method: str) -> Able:
 
 
 def _reads_demonstrations(agent: Agent, spec: Any) -> bool:
-    """Whether recorded actions contain what rollouts store, as `demonstrated_frames` asks."""
+    """Returns whether recorded actions contain what rollouts store, as `demonstrated_frames` asks."""
     frame = nest.map_structure(lambda x: x.unsqueeze(0).repeat(2, *(1,) * x.dim()), specs.zeros(spec.time_step, 1))
     info = agent.demonstrated_info(frame)
     shapes = [(path, tuple(s.shape)) for path, s in nest.flatten_with_path(spec.rollout_info)]
@@ -159,7 +159,7 @@ ABLE_HEAD = (
 
 
 def able_rows() -> Rows:
-    """What every method can do."""
+    """Returns what every method can do."""
     rows: Rows = []
     for method in files():
         if method.startswith("sqil_"):
@@ -182,7 +182,7 @@ SHARED = {
 
 
 def setting_rows(loaded: configuration.Config) -> Rows:
-    """The settings of a method's own parts, and what its file binds. Call it after the agent was built."""
+    """Returns the settings of a method's own parts, and what its file binds. Call it after the agent was built."""
     found: dict[str, tuple[str, str]] = {}
     for line, where in loaded.origins():
         name, _, value = line.partition(" = ")
@@ -206,7 +206,7 @@ RANDOM_POLICY = {"policy/entropy", "policy/alpha", "policy/log_std"}
 
 
 def tag_rows(agent: Agent, tags: list[str]) -> Rows:
-    """The tags of a method's loss that not every method has."""
+    """Returns the tags of a method's loss that not every method has."""
     assert {*tags} >= EVERY_METHOD
     meanings = {**TAGS, **agent.algorithm.summary_tags()}
     known = EVERY_METHOD | RANDOM_POLICY | {tag for tag in tags if tag.startswith("loss/temperature_")}
@@ -214,7 +214,7 @@ def tag_rows(agent: Agent, tags: list[str]) -> Rows:
 
 
 def tail(method: str) -> str:
-    """What is generated at the end of a method's page."""
+    """Returns what is generated at the end of a method's page."""
     loaded, agent, spec = build(method, actions="Box" if works(method, actions="Box") else "Discrete")
     settings, results = setting_rows(loaded), (DOCS / "results.md").read_text(encoding="utf-8")
     tags = tag_rows(agent, first_update(agent, spec, loaded.bound("Trainer.segment_length"))[0])
@@ -233,7 +233,7 @@ def tail(method: str) -> str:
 
 
 def table(head: tuple[str, ...], rows: Rows) -> str:
-    """A table in Markdown.
+    """Returns a table in Markdown.
 
     Raises:
         ValueError: a cell would break it.

@@ -33,7 +33,7 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _unequal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Normal, with a spread of 3 in every other method; shape is [..., methods, runs]."""
+    """Draws normal scores, with a spread of 3 in every other method; shape is [..., methods, runs]."""
     spread = np.where(np.arange(shape[-2]) % 2, 1.0, 3.0)
     return rng.normal(size=shape) * spread[:, None]
 
@@ -43,7 +43,7 @@ def _lognormal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _two_peaks(chance: float) -> Draw:
-    """Solved or not, with a little noise."""
+    """Draws solved or not, with a little noise."""
     return lambda rng, shape: (rng.random(shape) < chance) + 0.02 * rng.normal(size=shape)
 
 
@@ -52,7 +52,7 @@ def _solved(chance: float) -> Draw:
 
 
 def _success_rate(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """The fraction of 20 evaluation episodes that were solved, by runs of unequal skill: often exactly 1."""
+    """Returns the fraction of 20 evaluation episodes that were solved, by runs of unequal skill: often exactly 1."""
     return rng.binomial(20, rng.beta(2, 0.5, size=shape)) / 20
 
 
@@ -65,7 +65,7 @@ def _some_diverged(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarr
 
 
 def _first(of_first: Draw, of_others: Draw) -> Draw:
-    """The first method's runs from one distribution, those of the others from another."""
+    """Draws the first method's runs from one distribution, those of the others from another."""
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         scores = of_others(rng, shape)
@@ -158,7 +158,7 @@ def simulate(
 
 
 def _verdicts(scores: np.ndarray, family: Family, bounds) -> tuple[np.ndarray, np.ndarray]:
-    """Which pairs `[tasks * pairs]` of one family `[tasks, methods, runs]` get a verdict by Welch and Holm, and by the report."""
+    """Returns which pairs `[tasks * pairs]` of a family `[tasks, methods, runs]` Welch and Holm decide, and which the report."""
     welch = _welch_p_values(scores, family)
     by_holm = _holm(welch) < LEVEL
     count = welch.size
@@ -177,7 +177,7 @@ def _verdicts(scores: np.ndarray, family: Family, bounds) -> tuple[np.ndarray, n
 
 
 def _holm(p: np.ndarray) -> np.ndarray:
-    """Adjusted p-values `[m]`: in ascending order, `max over j <= i of min(1, (m - j) p_j)`, j from 0.
+    """Returns adjusted p-values `[m]`: in ascending order, `max over j <= i of min(1, (m - j) p_j)`, j from 0.
 
     Source: Holm, Scandinavian Journal of Statistics 1979.
     """
@@ -201,7 +201,7 @@ def _welch_p_values(scores: np.ndarray, family: Family) -> np.ndarray:
 
 
 def tables(trials: int, chosen: Sequence[Family] = FAMILIES) -> Iterator[str]:
-    """The tables of docs/statistics.md, of wrong verdicts and of what is found, for each family."""
+    """Returns the tables of docs/statistics.md, of wrong verdicts and of what is found, for each family."""
     for family in chosen:
         comparisons = len(family.pairs) * family.tasks
         fewer = trials if comparisons == 1 else max(1, trials // 10)  # where permutation tests are needed in every family
@@ -223,7 +223,7 @@ def tables(trials: int, chosen: Sequence[Family] = FAMILIES) -> Iterator[str]:
 
 
 def welch_power(effect: float, runs: int, level: float) -> float:
-    """The power of Welch's t for two methods of `runs` normal scores each, of one spread, whose means differ by `effect` of it.
+    """Returns the power of Welch's t for two methods of `runs` normal scores each, whose means differ by `effect` spreads.
 
     The mean of the two sample variances has chi-square's distribution with 2n - 2 degrees of freedom, so t is noncentral t. But
     its critical value has `(n - 1) / (w^2 + (1 - w)^2)` degrees of freedom (Welch, Biometrika 1947), where w, the first method's
@@ -239,7 +239,7 @@ def welch_power(effect: float, runs: int, level: float) -> float:
 
 
 def seeds_needed(effect: float, comparisons: int) -> int:
-    """The runs of each of two methods with which a difference of `effect` standard deviations is found, by Welch's t.
+    """Returns how many runs of each of two methods find a difference of `effect` standard deviations, by Welch's t.
 
     With fewer than `FEWEST`, no permutation test could find one.
     """
@@ -248,7 +248,7 @@ def seeds_needed(effect: float, comparisons: int) -> int:
 
 
 def seeds_table() -> str:
-    """The seeds that each method needs for a power of 0.8, by effect and number of comparisons."""
+    """Returns the seeds that each method needs for a power of 0.8, by effect and number of comparisons."""
     counts = (1, 3, 6, 12, 48, 312)
     rows = [
         [f"{effect:g}", *(str(seeds_needed(effect, m)) for m in counts)] for effect in (0.5, 1, 1.5, 2, 3, 4)

@@ -46,7 +46,7 @@ def explore(task: str, episodes: int, repeat: float = 0.0, hold: int = 1) -> Ite
 
 
 def reaches_goal(episodes: int, **way: Any) -> np.ndarray:
-    """`[episodes]`: whether an episode reaches the goal, where it terminates; `way` as in `explore`."""
+    """Returns `[episodes]`, whether an episode reaches the goal, where it terminates; `way` as in `explore`."""
     reached = np.zeros(episodes, dtype=bool)
     for episode, _, terminated in explore(TASK, episodes, **way):
         reached[episode] = terminated
@@ -54,7 +54,7 @@ def reaches_goal(episodes: int, **way: Any) -> np.ndarray:
 
 
 def normalised_costs() -> tuple[float, float]:
-    """What a step at full force, and one without force, earn: `-0.1 a^2`, normalised with its moments under uniform a."""
+    """Returns what a step at full force, and one without force, earn: `-0.1 a^2`, normalised with its moments under uniform a."""
     mean, variance = -0.1 / 3, 0.01 * (1 / 5 - 1 / 9)  # E[a^2] = 1/3, E[a^4] = 1/5
     return (-0.1 - mean) / variance**0.5, (0 - mean) / variance**0.5
 

@@ -16,7 +16,7 @@ from experiments.random_rewards import random_steps
 
 
 def random_returns(task: str, episodes: int) -> np.ndarray:
-    """`[episodes]` undiscounted returns."""
+    """Returns `[episodes]` undiscounted returns."""
     returns = np.zeros(episodes)
     for episode, reward in random_steps(task):
         if episode == episodes:

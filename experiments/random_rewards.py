@@ -33,12 +33,12 @@ def random_steps(task: str) -> Iterator[tuple[int, float]]:
 
 
 def random_rewards(task: str, steps: int) -> np.ndarray:
-    """`[steps]` rewards."""
+    """Returns `[steps]` rewards."""
     return np.array([reward for _, reward in itertools.islice(random_steps(task), steps)])
 
 
 def normalised(reward: float, rewards: np.ndarray) -> float:
-    """A reward less the mean of all, in standard deviations (divided by n), clipped."""
+    """Returns a reward less the mean of all, in standard deviations (divided by n), clipped."""
     return float(np.clip((reward - rewards.mean()) / rewards.std(), -CLIP, CLIP))
 
 

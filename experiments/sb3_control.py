@@ -43,7 +43,7 @@ PACKAGES = ("stable-baselines3", "torch", "numpy", "gymnasium", "mujoco")
 
 
 def greedy_episodes(model: Any, task: str, seeds: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Undiscounted returns, lengths and successes `[n]` of one greedy episode a seed. NaN where a task tells no success."""
+    """Plays a greedy episode a seed: undiscounted returns, lengths, successes `[n]`. NaN where a task tells no success."""
     environment = gymnasium.make(task)
     returns, lengths, successes = np.zeros(len(seeds)), np.zeros(len(seeds), dtype=int), np.full(len(seeds), np.nan)
     for i, seed in enumerate(seeds):
@@ -66,7 +66,7 @@ def episode_seeds(seed: int, env_steps: int, episodes: int) -> list[int]:
 
 
 def settings(task: str, options: argparse.Namespace) -> str:
-    """What the run's configuration has in common with this package's, in gin's form, for the checks of `taac report`."""
+    """Returns what the run's configuration has in common with this package's, in gin's form, for the checks of `taac report`."""
     return "\n".join(
         [
             f"create_environment.env_name = '{task}'",
@@ -108,7 +108,7 @@ def make_model(task: str, seed: int, options: argparse.Namespace) -> Any:
 
 
 def train(folder: Path, task: str, seed: int, options: argparse.Namespace) -> None:
-    """One run, from the beginning; `run.json` is written last and says that it is finished."""
+    """Trains one run, from the beginning; `run.json` is written last and says that it is finished."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.gin").write_text(settings(task, options))
     start, begun = datetime.datetime.now(datetime.timezone.utc), time.perf_counter()

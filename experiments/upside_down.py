@@ -19,7 +19,7 @@ TASK, ANGLE = "HalfCheetah-v5", 1  # the torso's angle is the second observation
 
 
 def on_its_back(episodes: int, repeat: float) -> np.ndarray:
-    """`[episodes]`: the share of an episode's steps on its back. Episodes are reset with the seeds 0, 1, ..."""
+    """Returns `[episodes]`, the share of an episode's steps on its back. Episodes are reset with the seeds 0, 1, ..."""
     steps, down = np.zeros(episodes), np.zeros(episodes)
     for episode, observation, _ in explore(TASK, episodes, repeat):
         steps[episode] += 1

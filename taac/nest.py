@@ -27,7 +27,7 @@ def kind(leaf: Any) -> str:
 
 
 def map_structure(fn: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
-    """The nest of `fn(leaf, ...)` over corresponding leaves of nests with the same structure.
+    """Returns the nest of `fn(leaf, ...)` over corresponding leaves of nests with the same structure.
 
     Raises:
         TaacError: the structures differ; the message names the path of the first difference.
@@ -40,7 +40,7 @@ def map_structure(fn: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
 
 
 def flatten_like(structure: Nest, nest: Nest) -> list[Any]:
-    """All leaves of `nest`, in the order of `structure`.
+    """Returns all leaves of `nest`, in the order of `structure`.
 
     Raises:
         TaacError: `nest` has another structure; the message names the path of the first difference.
@@ -56,7 +56,7 @@ class _Differ(Exception):
 
 
 def _leaves_like(structure: Nest, nest: Nest, leaves: list[Any]) -> list[Any]:
-    """The leaves of `nest` in the order of `structure`. Builds no path names, because rollouts call it at every step."""
+    """Returns the leaves of `nest` in the order of `structure`. Builds no path names, because rollouts call it at every step."""
     if isinstance(structure, dict):
         if not isinstance(nest, dict) or structure.keys() != nest.keys():
             raise _Differ
@@ -144,7 +144,7 @@ def array(leaf: Tensor | np.ndarray) -> np.ndarray:
 
 
 def flatten(nest: Nest) -> list[Any]:
-    """All leaves, in order."""
+    """Returns all leaves, in order."""
     leaves: list[Any] = []
     _add_leaves(nest, leaves)
     return leaves
@@ -179,7 +179,7 @@ def packer(structure: Nest) -> Callable[[Iterator[Any]], Nest]:
 
 
 def pack_like(structure: Nest, leaves: list[Any]) -> Nest:
-    """The nest with the structure of `structure` and the given leaves. The inverse of `flatten`.
+    """Returns the nest with the structure of `structure` and the given leaves. The inverse of `flatten`.
 
     Raises:
         TaacError: the number of leaves differs.
@@ -191,15 +191,15 @@ def pack_like(structure: Nest, leaves: list[Any]) -> Nest:
 
 
 def broadcast(mask: Tensor, leaf: Tensor) -> Tensor:
-    """A tensor `[...]` as `[..., 1, 1]`, so that it broadcasts with a leaf that has further dimensions."""
+    """Returns a tensor `[...]` as `[..., 1, 1]`, so that it broadcasts with a leaf that has further dimensions."""
     return mask[(...,) + (None,) * (leaf.dim() - mask.dim())]
 
 
 def where(mask: Tensor, nest: Nest, other: Nest) -> Nest:
-    """The nest of the leaves of `nest` where the mask of their first dimensions is true, else of those of `other`."""
+    """Returns the nest of the leaves of `nest` where the mask of their first dimensions is true, else of those of `other`."""
     return map_structure(lambda x, y: torch.where(broadcast(mask, x), x, y), nest, other)
 
 
 def index(nest: Nest, key: Any) -> Nest:
-    """The nest of `leaf[key]`, for an integer, a slice or an index tensor."""
+    """Returns the nest of `leaf[key]`, for an integer, a slice or an index tensor."""
     return map_structure(lambda leaf: leaf[key], nest)

@@ -69,7 +69,7 @@ class TensorSpec:
 
 
 def bounded(shape: tuple[int, ...], minimum: float, maximum: float, dtype: torch.dtype = torch.float32) -> TensorSpec:
-    """A spec with the same bounds for every element."""
+    """Returns a spec with the same bounds for every element."""
     return TensorSpec(shape, dtype, np.full(shape, minimum), np.full(shape, maximum))
 
 
@@ -79,17 +79,17 @@ def is_picture(x: TensorSpec | torch.Tensor) -> bool:
 
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
-    """The spec of a tensor whose first dimension is a batch."""
+    """Returns the spec of a tensor whose first dimension is a batch."""
     return TensorSpec(tuple(tensor.shape[1:]), tensor.dtype)
 
 
 def zeros(spec: Nest, *batch: int, device: torch.device | str = "cpu") -> Nest:
-    """A nest of zeros for a nest of specs, each leaf `[*batch, *shape]`."""
+    """Returns a nest of zeros for a nest of specs, each leaf `[*batch, *shape]`."""
     return nest.map_structure(lambda s: s.zeros(*batch, device=device), spec)
 
 
 def blank(spec: Nest, *batch: int, device: torch.device | str = "cpu") -> Nest:
-    """A nest of `TensorSpec.blank` for a nest of specs, each leaf `[*batch, *shape]`."""
+    """Returns a nest of `TensorSpec.blank` for a nest of specs, each leaf `[*batch, *shape]`."""
     return nest.map_structure(lambda s: s.blank(*batch, device=device), spec)
 
 
@@ -114,7 +114,7 @@ def observed(observation: Nest, action: Nest) -> Nest:
 
 
 def can_act(mask: torch.Tensor, action_spec: Nest) -> torch.Tensor:
-    """Whether a mask allows at least one choice, for each entry of the action.
+    """Returns whether a mask allows at least one choice, for each entry of the action.
 
     Args:
         mask: bools `[B, ..., C]`, one row for each entry of the action; or `[B, ..., sum_b C_b]` if the action's last
@@ -134,7 +134,7 @@ def can_act(mask: torch.Tensor, action_spec: Nest) -> torch.Tensor:
 
 
 def forbids_acting(observation: dict[str, Nest], action_spec: Nest) -> torch.Tensor:
-    """Whether a present agent, or a branch of its action, has no valid choice: bools `[B]`, of an observation `[B, ...]`."""
+    """Returns, of observations `[B, ...]`, whether a present agent or a branch of its action has no valid choice, `[B]`."""
     possible = can_act(observation[ACTION_MASK], action_spec)
     if AGENT_MASK in observation:
         possible = possible | nest.broadcast(~observation[AGENT_MASK], possible)

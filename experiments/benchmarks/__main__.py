@@ -18,7 +18,7 @@ def main() -> None:
     given, rest = flags.parse_known_args()
 
     def options_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
-        """The flags given here, and the defaults of what is a benchmark's own."""
+        """Returns the flags given here, and the defaults of what is a benchmark's own."""
         own = parser.parse_args([])
         return common.defaults(argparse.Namespace(**{**vars(own), **vars(given)}))
 

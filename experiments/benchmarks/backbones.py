@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace, best: dict[str, Any] | None = None) -> dict[str, Any]:
-    """`best`: the peak product as `floor.run` found it; measured first if not given."""
+    """Measures. `best`: the peak product as `floor.run` found it; measured first if not given."""
     if best is None:
         best = floor.run(options)["peak"]
     common.say("updates a second with each backbone")

@@ -73,7 +73,7 @@ def defaults(options: argparse.Namespace) -> argparse.Namespace:
 
 
 def last_cpu() -> int | None:
-    """The last core this process may run on: the first is where systems like to handle interrupts."""
+    """Returns the last core this process may run on: the first is where systems like to handle interrupts."""
     return max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
@@ -212,7 +212,7 @@ def interleaved(
 
 
 def figure(what: str, values: Sequence[float], unit: str, **more: Any) -> dict[str, Any]:
-    """A row of the table of figures: median and range."""
+    """Returns a row of the table of figures: median and range."""
     return {
         "what": what, "unit": unit, "median": statistics.median(values), "low": min(values), "high": max(values),
         "values": list(values), **more,
@@ -230,7 +230,7 @@ def rate_figures(
     unit: str,
     note: Callable[[str], str] | None = None,
 ) -> list[dict[str, Any]]:
-    """A row for each contender that was asked for: its rates, with a note on it, or why there are none."""
+    """Returns a row for each contender that was asked for: its rates, with a note on it, or why there are none."""
     found = []
     for name in (c.name for c in contenders):
         if name in rates:
@@ -243,7 +243,7 @@ def rate_figures(
 def ratio_goal(
     what: str, rates: dict[str, list[float]], ours: str, theirs: str, at_least: float, problems: dict[str, str]
 ) -> dict[str, Any]:
-    """A goal on the ratio of two contenders: the median over rounds of what was measured side by side."""
+    """Returns a goal on the ratio of two contenders: the median over rounds of what was measured side by side."""
     return rates_goal(
         what, at_least, rates, (ours, theirs), lambda: [a / b for a, b in zip(rates[ours], rates[theirs])], problems
     )
@@ -253,7 +253,7 @@ def rates_goal(
     what: str, at_least: float, rates: dict[str, list[float]], needed: Sequence[str], values: Callable[[], list[float]],
     problems: dict[str, str],
 ) -> dict[str, Any]:  # fmt: skip
-    """A goal on values of each round, computed from the rates of the contenders that are needed."""
+    """Returns a goal on values of each round, computed from the rates of the contenders that are needed."""
     for name in needed:
         if name not in rates:
             return goal(what, f">= {at_least:g}", None, problem=f"{name}: {problems.get(name, 'not measured')}")
@@ -268,7 +268,7 @@ def goal(
     unit: str = "",
     problem: str | None = None,
 ) -> dict[str, Any]:
-    """A row of the table of goals. `values` None: not measured, and `problem` says why."""
+    """Returns a row of the table of goals. `values` None: not measured, and `problem` says why."""
     row: dict[str, Any] = {"what": what, "goal": wanted, "unit": unit, "reached": None}
     if values is None:
         return {**row, "problem": problem or "not measured"}
@@ -281,12 +281,12 @@ def goal(
 
 
 def number(x: float) -> str:
-    """Four digits or so."""
+    """Formats a number by four digits or so."""
     return f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.4g}"
 
 
 def spread(row: dict[str, Any], middle: str) -> str:
-    """`12.3 (11.9 to 12.5) updates/s`; the range only where there is one."""
+    """Formats as `12.3 (11.9 to 12.5) updates/s`; the range only where there is one."""
     unit = f" {row['unit']}" if row.get("unit") else ""
     if row["low"] == row["high"]:
         return f"{number(row[middle])}{unit}"
@@ -311,7 +311,7 @@ def figures_table(figures: Sequence[dict[str, Any]]) -> str:
 
 
 def report(results: Sequence[dict[str, Any]], about: dict[str, Any]) -> str:
-    """The whole report in Markdown; also what is printed."""
+    """Returns the whole report in Markdown; also what is printed."""
     parts = ["# Benchmarks", machine_table(about)]
     goals = [row for result in results for row in result["goals"]]
     if goals:
@@ -341,7 +341,7 @@ def write(results: Sequence[dict[str, Any]], options: argparse.Namespace, name: 
 
 
 def main(name: str, flags: argparse.ArgumentParser, run: Callable[[argparse.Namespace], dict[str, Any]]) -> None:
-    """A benchmark by itself."""
+    """Runs a benchmark by itself."""
     options = defaults(flags.parse_args())
     write([run(options)], options, name)
 
@@ -354,7 +354,7 @@ def say(text: str) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """Returns what the figures depend on."""
     flags: set[str] = set()
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

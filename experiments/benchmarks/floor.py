@@ -116,7 +116,7 @@ def rate(product: Product, seconds: float) -> float:
 
 
 def relative_error(product: Product, shape: tuple[int, int, int]) -> float:
-    """Of the product, against float64: norm of the difference over the norm."""
+    """Returns the error of the product against float64: norm of the difference over the norm."""
     import numpy as np
 
     a, b = (x.astype(np.float64) for x in _operands(*shape))
@@ -129,7 +129,7 @@ def relative_error(product: Product, shape: tuple[int, int, int]) -> float:
 def measure(
     seconds: float, megabytes: int = 256, shapes: list[tuple[int, int, int]] | None = None, rounds: int = 3
 ) -> dict[str, Any]:
-    """In this process, as it is pinned: `products`, each with its rates in GFLOP/s, and `bandwidth` in GB/s.
+    """Measures in this process, as it is pinned: `products`, each with its rates in GFLOP/s, and `bandwidth` in GB/s.
 
     Args:
         seconds: of one product on one path, once.
@@ -175,7 +175,7 @@ def bandwidth(seconds: float, megabytes: int) -> dict[str, float]:
 
 
 def peak(products: list[dict[str, Any]]) -> dict[str, Any]:
-    """The best float32 product of a library: its path, shape and rates."""
+    """Returns the best float32 product of a library: its path, shape and rates."""
     honest = [p for p in products if p["path"] in LIBRARIES and p.get("relative_error", 1.0) < FLOAT32_ERROR]
     return max(honest, key=lambda p: statistics.median(p["gflops"]))
 

@@ -18,7 +18,7 @@ FOREVER = 1_000_000_000
 
 
 def build(options: dict[str, Any], params: list[str]) -> Any:
-    """A trainer of a method on HalfCheetah-v5 (or what `env` says), as `taac train` would build it."""
+    """Returns a trainer of a method on HalfCheetah-v5 (or what `env` says), as `taac train` would build it."""
     from taac import configuration, registry
     from taac.training import experiment
 
@@ -43,7 +43,7 @@ def build(options: dict[str, Any], params: list[str]) -> Any:
 
 
 def finisher(trainer: Any) -> Callable[[], Any] | None:
-    """What waits for work that is still under way on the trainer's device; None on the CPU."""
+    """Returns what waits for work that is still under way on the trainer's device; None on the CPU."""
     if trainer.agent.device.type == "cpu":
         return None
     import torch
@@ -74,7 +74,7 @@ def fill(trainer: Any, frames: int) -> None:
 
 
 def choose_graphs(graphs: str) -> None:
-    """How compiled programs run on a GPU, to compare: "own" as the package does; "none", "torch" and "uncompiled" otherwise."""
+    """Chooses how programs run on a GPU, to compare: "own" as the package does; "none", "torch" and "uncompiled" otherwise."""
     from taac.machine import compiled
 
     if graphs == "none":
@@ -100,7 +100,7 @@ def choose_graphs(graphs: str) -> None:
 
 
 def updater(options: dict[str, Any]) -> Any:
-    """A trainer with a full buffer; its `learn` makes as many updates as `collector.env_steps` has been moved by."""
+    """Returns a trainer with a full buffer; its `learn` makes as many updates as `collector.env_steps` has been moved by."""
     frames, first = options["frames"], min(options["frames"], 3000)
     choose_graphs(options.get("graphs", "own"))
     params = [
@@ -157,7 +157,7 @@ def updates(options: dict[str, Any], answer: Answer) -> None:
 
 
 def training(options: dict[str, Any], answer: Answer) -> None:
-    """The whole training loop, one update a step, summaries included; neither evaluation nor checkpoints."""
+    """Measures the training loop, one update a step, summaries included; neither evaluation nor checkpoints."""
     from taac import configuration
     from taac.runs.run_folder import RunFolder
 
@@ -177,7 +177,7 @@ def training(options: dict[str, Any], answer: Answer) -> None:
 
 
 def rollout(options: dict[str, Any], answer: Answer) -> None:
-    """Exploring without learning.
+    """Measures exploring without learning.
 
     `part`: "policy" the policy alone, on one frame; "step" policy and environment; "collect" also what a training does
     with each step: the replay buffer and the episodes' books.
@@ -232,7 +232,7 @@ def memory(options: dict[str, Any], answer: Answer) -> None:
 
 
 def startup(options: dict[str, Any], answer: Answer) -> None:
-    """When the first environment step and the first update had been made, as `taac train` makes them."""
+    """Tells when the first environment step and the first update had been made, as `taac train` makes them."""
     from taac import configuration
     from taac.runs.run_folder import RunFolder
 
@@ -254,7 +254,7 @@ def startup(options: dict[str, Any], answer: Answer) -> None:
 
 
 def peak(options: dict[str, Any], answer: Answer) -> None:
-    """One matrix product over and over, on one path; a unit is a GFLOP."""
+    """Repeats one matrix product over and over, on one path; a unit is a GFLOP."""
     from experiments.benchmarks import floor
 
     rows, inner, columns = options["shape"]

@@ -55,7 +55,7 @@ def about(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def fill(model: Any) -> None:
-    """Random transitions, as many as the replay buffer takes."""
+    """Adds random transitions, as many as the replay buffer takes."""
     import numpy as np
 
     rng, buffer = np.random.default_rng(0), model.replay_buffer
@@ -93,14 +93,14 @@ def _learn(model: Any, on_step: Callable[[], Any]) -> None:
 
 
 def training(options: dict[str, Any], answer: Answer) -> None:
-    """The whole training loop, one update a step."""
+    """Measures the whole training loop, one update a step."""
     model = build(options, batch_size=256, buffer_size=1_000_000, learning_starts=options["collect"])
     meter = worker.Meter(answer, options["collect"] + options["warmup"], about(options), finish(options, model))
     _learn(model, meter.tick)
 
 
 def rollout(options: dict[str, Any], answer: Answer) -> None:
-    """Exploring without learning: "policy" the policy alone, "collect" with environment, replay buffer and books."""
+    """Measures exploring without learning: "policy" the policy alone, "collect" with environment, replay buffer and books."""
     model = build(options, buffer_size=1_000_000, learning_starts=0, gradient_steps=0)
     meter = worker.Meter(answer, options["warmup"], about(options))
     if options["part"] == "collect":

@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace, best: dict[str, Any] | None = None) -> dict[str, Any]:
-    """`best`: the peak product as `floor.run` found it; measured first if not given."""
+    """Measures. `best`: the peak product as `floor.run` found it; measured first if not given."""
     if best is None:
         best = floor.run(options)["peak"]
     common.say("updates a second")
@@ -84,7 +84,7 @@ def _note(rates: dict[str, list[float]], about: dict[str, dict[str, Any]], name:
 
 
 def _shares(name: str, rates: dict[str, list[float]], about: dict[str, dict[str, Any]]) -> list[float]:
-    """Rate of an update's products over the peak rate of the same round."""
+    """Returns the rate of an update's products over the peak rate of the same round."""
     return [about[name]["gflop"] * rate / peak for rate, peak in zip(rates[name], rates[PEAK])]
 
 
@@ -171,7 +171,7 @@ def _linear(
     rates: dict[str, list[float]],
     problems: dict[str, str],
 ) -> dict[str, Any]:
-    """Growth of time over growth of the products: 1 is linear, less is an overhead that is shared by more work."""
+    """Returns the growth of time over growth of the products: 1 is linear, less is an overhead that is shared by more work."""
     what = f"{method}: growth of time over growth of work, {size} {small} to {large}"
     if one.name not in rates or other.name not in rates:
         return goal(what, "<= 1.05", None, problem="; ".join(problems.values()))

@@ -76,7 +76,7 @@ def campaign(folder: Path, given: argparse.Namespace, settings: Sequence[Setting
 
 
 def _prepare(folder: Path, setting: Setting, rng: random.Random) -> tuple[Path, dict[str, Any]]:
-    """A run that was killed late, with two checkpoints, and what it should come to."""
+    """Makes a run that was killed late, with two checkpoints. Returns it and what it should come to."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     calls, expected = runs.whole(setting, folder)
@@ -86,7 +86,7 @@ def _prepare(folder: Path, setting: Setting, rng: random.Random) -> tuple[Path, 
 
 
 def _damage(victim: Path, base: Path, number: int, rng: random.Random) -> dict[str, Any] | None:
-    """A copy of a run with one file damaged; what was done to it."""
+    """Copies a run and damages one file of the copy. Returns what was done to it."""
     shutil.rmtree(victim, ignore_errors=True)
     shutil.copytree(base, victim)
     kind = list(KINDS)[number % len(KINDS)]
@@ -106,7 +106,7 @@ def _newest(path: Path) -> tuple[int, str]:
 
 
 def _needed(victim: Path) -> list[Path]:
-    """The files of frames that the newest checkpoint names."""
+    """Returns the files of frames that the newest checkpoint names."""
     newest = Checkpoints(victim / "checkpoints").newest()
     return [victim / "checkpoints" / entry["name"] for entry in newest.frames]
 

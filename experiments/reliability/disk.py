@@ -22,7 +22,7 @@ SIZES = (40, 64, 96, 128, 192)  # kilobytes
 
 
 def campaign(folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
-    """An error at every call, or at every n-th, `given.every`; then file systems of several sizes."""
+    """Raises an error at every call, or at every n-th, `given.every`; then tries file systems of several sizes."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     calls, expected = runs.whole(SETTING, folder)
@@ -31,7 +31,7 @@ def campaign(folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _full_at(folder: Path, number: int, expected: dict[str, Any]) -> dict[str, Any]:
-    """The disk is full at one call; the same command is called again when there is room."""
+    """Fills the disk at one call, and calls the same command again when there is room."""
     run, log = folder / "run", folder / "run.log"
     shutil.rmtree(run, ignore_errors=True)
     log.unlink(missing_ok=True)

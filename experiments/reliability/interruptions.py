@@ -162,7 +162,7 @@ def deliver(interruption: Interruption, child: int, rng: random.Random) -> None:
 
 
 def workers(child: int) -> list[int]:
-    """The processes of a run's environments."""
+    """Returns the processes of a run's environments."""
     found = []
     with contextlib.suppress(psutil.Error):
         for process in psutil.Process(child).children():
@@ -173,7 +173,7 @@ def workers(child: int) -> list[int]:
 
 
 def members(group: int) -> list[int]:
-    """The processes of a group that have not ended."""
+    """Returns the processes of a group that have not ended."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError, ValueError):
@@ -184,7 +184,7 @@ def members(group: int) -> list[int]:
 
 
 def outliving(group: int, seconds: float) -> list[int]:
-    """The processes of a group that have not ended after so many seconds; waits no longer than until all have."""
+    """Returns the processes of a group that have not ended after so many seconds; waits no longer than until all have."""
     deadline = time.monotonic() + seconds
     while (left := members(group)) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -82,7 +82,7 @@ class Campaign:
         return {**self.row, "by kind": dict(self.row["by kind"]), "seconds": round(time.monotonic() - started)}
 
     def _whole(self) -> None:
-        """The run that nothing interrupts: what it comes to, how long it takes, and how often it does what kills will hit."""
+        """Trains the run that nothing interrupts: what it comes to, its time, and how often it does what kills will hit."""
         whole, counted, start = self.folder / "whole", self.folder / "counted", time.monotonic()
 
         def count() -> Callable[[], object]:
@@ -170,7 +170,7 @@ class Campaign:
     def _judge(
         self, run: Path, kind: Interruption | None, code: int, handling: str, saved: list[int], said: str
     ) -> str | None:
-        """What is wrong with an attempt's end; None: nothing."""
+        """Returns what is wrong with an attempt's end; None: nothing."""
         if left := self._left_behind(kind):
             return left
         expected = {0} if kind is None or kind.when == "worker" else {0, RESUMABLE, *(-s for s in kind.signals)}
@@ -194,7 +194,7 @@ class Campaign:
         return None
 
     def _left_behind(self, kind: Interruption | None) -> str | None:
-        """Whether processes outlive the run; a compiler may, until it is done."""
+        """Returns whether processes outlive the run; a compiler may, until it is done."""
         if kind is not None and kind.when == "compiling":
             return None
         left = interruptions.outliving(self.child, 20)
@@ -204,7 +204,7 @@ class Campaign:
 
 
 def ended(child: int, deadline: float) -> int:
-    """The exit code of a process, or minus the signal that ended it; it is killed at the deadline, which gives 124."""
+    """Returns the exit code of a process, or minus the signal that ended it; it is killed at the deadline, which gives 124."""
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -235,7 +235,7 @@ def mark(path: Path) -> None:
 
 
 def began_wrongly(saved: list[int], said: str) -> str | None:
-    """Whether a run that got to training began elsewhere than at its newest checkpoint: its bits would not tell.
+    """Returns whether a run that got to training began elsewhere than at its newest checkpoint: its bits would not tell.
 
     Args:
         saved: the checkpoints that were there, the newest first.

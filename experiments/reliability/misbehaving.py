@@ -73,7 +73,7 @@ def cases() -> list[Case]:
 
 
 def campaign(folder: Path, given: argparse.Namespace, chosen: Sequence[Case] | None = None) -> list[dict[str, Any]]:
-    """A row for each case."""
+    """Returns a row for each case."""
     if chosen is None:
         chosen = cases()[:: 6 if getattr(given, "quick", False) else 1]
     shutil.rmtree(folder, ignore_errors=True)
@@ -150,7 +150,7 @@ def _first_verdict(case: Case, run: Path, child: int, code: int, said: str) -> s
 
 
 def _last_words(said: str) -> str:
-    """The message with which a command ends."""
+    """Returns the message with which a command ends."""
     found = re.findall(r"^taac train: .*", said.replace("\r", "\n"), re.MULTILINE)
     return found[-1] if found else ""
 

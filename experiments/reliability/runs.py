@@ -65,7 +65,7 @@ class Setting(NamedTuple):
         return f"{self.method}, {name}, {self.num_envs} env{'s' * (self.num_envs > 1)}{more}"
 
     def words(self, folder: Path) -> list[str]:
-        """The words of its command."""
+        """Returns the words of its command."""
         named = f"create_environment.env_name = '{self.env_name}'"
         words = ["taac", "train", "--root_dir", str(folder), "--gin_file", "gin/tasks/simple_control.gin"]
         for file in (f"gin/methods/{self.method}.gin", *self.files):
@@ -117,7 +117,7 @@ def start(
 
 
 def wait(child: int) -> int:
-    """Its exit code, or minus the signal that ended it."""
+    """Returns its exit code, or minus the signal that ended it."""
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status)
 
@@ -132,7 +132,7 @@ def run(
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """All that a finished run leaves behind, but for the time of day: what must not differ by a bit."""
+    """Returns all that a finished run leaves behind, but for the time of day: what must not differ by a bit."""
     found = Checkpoints(folder / "checkpoints").newest()
     with open(folder / "evaluations.csv", newline="") as file:
         evaluations = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
@@ -157,7 +157,7 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 def _best(folder: Path) -> list[Any]:
-    """The agents of best evaluations, with checksums of their tensors."""
+    """Returns the agents of best evaluations, with checksums of their tensors."""
     kept = []
     for found in Checkpoints(folder / "best").readable():
         tree, tensors = tensor_files.encode(found.state)
@@ -205,7 +205,7 @@ def _text(value: Any) -> str:
 
 
 def _bound(folder: Path, name: str) -> int:
-    """A number of a run's configuration."""
+    """Returns a number of a run's configuration."""
     found = re.search(rf"^{name} = (\d+)", (folder / "config.gin").read_text(), re.MULTILINE)
     assert found, (folder, name)
     return int(found[1])

@@ -136,7 +136,7 @@ EXPERT = Setting("sac", "Pendulum-v1", 1, "the demonstrator")
 
 
 def with_demonstrations(setting: Setting, folder: Path) -> Setting:
-    """The setting with a file of demonstrations in `folder`, which is recorded if it is not there: 4 episodes."""
+    """Returns the setting with a file of demonstrations in `folder`, which is recorded if it is not there: 4 episodes."""
     if not setting.demonstrations:
         return setting
     file = (folder / "demonstrations.npz").resolve()

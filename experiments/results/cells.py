@@ -25,7 +25,7 @@ from taac.analysis.statistics.intervals import cut, estimate_interval
 
 
 def numbers(folder: Path, runs: list[Record], steps: list[int]) -> list[str]:
-    """The cells of one method on one task."""
+    """Returns the cells of one method on one task."""
     whole = [r for r in runs if not r.problems]
     found = [final_return(runs), each(runs)]
     if not whole:
@@ -38,7 +38,7 @@ def numbers(folder: Path, runs: list[Record], steps: list[int]) -> list[str]:
 
 
 def final_return(runs: list[Record]) -> str:
-    """The mean over the runs that did not diverge, and how many did."""
+    """Returns the mean over the runs that did not diverge, and how many did."""
     values = np.array([r.at_end() for r in runs if not r.problems])
     diverged = len(runs) - values.size
     if not values.size:
@@ -47,12 +47,12 @@ def final_return(runs: list[Record]) -> str:
 
 
 def each(runs: list[Record]) -> str:
-    """The final return of every run, in the order of their seeds."""
+    """Returns the final return of every run, in the order of their seeds."""
     return ", ".join("diverged" if r.problems else number(r.at_end()) for r in runs)
 
 
 def first_solved(runs: list[Record]) -> str:
-    """The step, in thousands, of each run's first evaluation at which Gymnasium calls the task solved."""
+    """Returns the step, in thousands, of each run's first evaluation at which Gymnasium calls the task solved."""
     spec = gymnasium.registry.get(runs[0].task or "")
     threshold = None if spec is None else spec.reward_threshold
     if threshold is None:
@@ -62,14 +62,14 @@ def first_solved(runs: list[Record]) -> str:
 
 
 def value_at(record: Record, step: int) -> float:
-    """The return of the first evaluation at or after a step, NaN if it is later than a hundredth of the budget."""
+    """Finds the return of the first evaluation at or after a step, NaN if it is later than a hundredth of the budget."""
     i = int(np.searchsorted(record.steps, step))
     late = 0.01 * (record.budget or record.steps[-1])
     return float(record.returns[i]) if i < record.steps.size and record.steps[i] <= step + late else float("nan")
 
 
 def exploring_return(folder: Path, record: Record) -> float:
-    """The mean return of training episodes in the last tenth of the run; NaN if it was not recorded."""
+    """Returns the mean return of training episodes in the last tenth of the run; NaN if it was not recorded."""
     path = folder / ROLLOUTS
     if not path.exists():
         return float("nan")
@@ -80,7 +80,7 @@ def exploring_return(folder: Path, record: Record) -> float:
 
 
 def number(value: float) -> str:
-    """Three digits, or all before the point; at most three behind it. 0.000 is rounded, 0 is exact."""
+    """Formats by three digits, or all before the point; at most three behind it. 0.000 is rounded, 0 is exact."""
     if value == 0:
         return "0"
     if abs(value) >= 99.95:
@@ -89,7 +89,7 @@ def number(value: float) -> str:
 
 
 def with_interval(values: np.ndarray, name: str = "") -> str:
-    """The mean, with its interval, cut to the range of the quantity `name`, if there are runs enough for one and they differ."""
+    """Returns the mean, with its interval if the runs are enough and differ, cut to the range of the quantity `name`."""
     if np.isnan(values).any():
         return "-"
     found = estimate_interval([values], "mean") if values.size >= claims.FEWEST_RUNS else None

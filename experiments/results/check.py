@@ -31,13 +31,13 @@ TASK, METHOD, ENV_STEPS = "InvertedDoublePendulum-v5", "sac", 20_000
 
 
 def interval(mean: float, sd: float, n: int, k: int) -> tuple[float, float]:
-    """The 95% prediction interval for the mean of `k` seeds, after `n` seeds with this mean and standard deviation (by n)."""
+    """Returns the 95% prediction interval for the mean of `k` seeds, given mean and standard deviation (by n) of `n` seeds."""
     half = student_quantile(0.95, n - 1) * sd * (n / (n - 1)) ** 0.5 * (1 / n + 1 / k) ** 0.5
     return mean - half, mean + half
 
 
 def verdict(returns: list[float], entry: Published) -> tuple[bool, str]:
-    """Whether returns of seeds agree with a published return, and a sentence that says so."""
+    """Returns whether returns of seeds agree with a published return, and a sentence that says so."""
     assert entry.sd is not None
     low, high = interval(entry.mean, entry.sd, entry.n, len(returns))
     mean = float(np.mean(returns))
@@ -50,7 +50,7 @@ def verdict(returns: list[float], entry: Published) -> tuple[bool, str]:
 
 
 def the_entry() -> Published:
-    """The published number to compare with."""
+    """Returns the published number to compare with."""
     [found] = [
         entry
         for entry in load_published(HERE / "published.json")

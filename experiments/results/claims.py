@@ -105,7 +105,7 @@ def rows(groups_of: Mapping[str, Groups], plans: Mapping[str, Plan], published: 
 
 
 def with_scores(row: Row, scores: Mapping[str, float]) -> Row:
-    """A pooled claim with the paper's scores at the end of training beside it, where both are known."""
+    """Returns a pooled claim with the paper's scores at the end of training beside it, where both are known."""
     methods = row.published.split(" above ")
     if row.task != EVERYWHERE or not all(method in scores for method in methods):
         return row
@@ -113,12 +113,12 @@ def with_scores(row: Row, scores: Mapping[str, float]) -> Row:
 
 
 def listed() -> dict[str, Any]:
-    """The content of claims.json."""
+    """Returns the content of claims.json."""
     return json.loads((HERE / "claims.json").read_text(encoding="utf-8"))
 
 
 def planned_runs(groups: Groups, task: str, method: str, plan: Plan) -> list[Record]:
-    """The runs with a planned seed: 0, 1, ... seeds - 1, or as many from the plan's `first_seed` on."""
+    """Returns the runs with a planned seed: 0, 1, ... seeds - 1, or as many from the plan's `first_seed` on."""
     first = plan.get("first_seed", 0)
     return [r for r in groups.get((task, method), []) if r.seed in range(first, first + plan["seeds"])]
 
@@ -127,14 +127,14 @@ def planned_runs(groups: Groups, task: str, method: str, plan: Plan) -> list[Rec
 
 
 def family_of(claims: Sequence[Mapping[str, Any]], plan: Plan) -> int:
-    """The number of comparisons that claims on returns make on the planned tasks."""
+    """Returns the number of comparisons that claims on returns make on the planned tasks."""
     return sum(1 if claim.get("pooled") else len(plan["tasks"]) for claim in claims if not claim.get("post_hoc"))
 
 
 def rows_of_returns(
     claims: Sequence[Mapping[str, Any]], campaign: str, groups_of: Mapping[str, Groups], plans: Mapping[str, Plan]
 ) -> list[Row]:
-    """All claims of one campaign that X is better than Y: one family of comparisons."""
+    """Returns all claims of one campaign that X is better than Y: one family of comparisons."""
     if campaign not in plans:
         return [Row(claim["claim"], EVERYWHERE, "-", said(claim), NOT_RUN) for claim in claims]
     tasks, found = plans[campaign]["tasks"], []
@@ -148,7 +148,7 @@ def rows_of_returns(
 def of_method(
     name: str, campaign: str, tasks: Sequence[str], groups_of: Mapping[str, Groups], plans: Mapping[str, Plan]
 ) -> Runs:
-    """The planned runs of a method of this campaign, or of "other_campaign/method"."""
+    """Returns the planned runs of a method of this campaign, or of "other_campaign/method"."""
     other, _, method = name.rpartition("/")
     groups, plan = groups_of.get(other or campaign, {}), plans[other or campaign]
     return Runs(method, [planned_runs(groups, task, method, plan) for task in tasks], plan["seeds"])
@@ -160,7 +160,7 @@ def said(claim: Mapping[str, Any]) -> str:
 
 
 def row_of_returns(claim: Mapping[str, Any], tasks: Sequence[str], x: Runs, y: Runs, family: int) -> Row:
-    """A claim that X is better than Y on a task, or over tasks, one of `family` comparisons unless it is post hoc."""
+    """Returns a claim that X is better than Y on a task, or over tasks, one of `family` comparisons unless it is post hoc."""
     family = 1 if claim.get("post_hoc") else family
     text, where = claim["claim"], EVERYWHERE if claim.get("pooled") else tasks[0]
     if not (x.fewest and y.fewest):
@@ -188,7 +188,7 @@ def row_of_returns(claim: Mapping[str, Any], tasks: Sequence[str], x: Runs, y: R
 
 
 def digits(value: float, sign: str = "") -> str:
-    """Three digits, without an exponent below a million."""
+    """Formats by three digits, without an exponent below a million."""
     return f"{float(f'{value:.3g}'):{sign}g}"
 
 
@@ -201,7 +201,7 @@ def normalised(returns: Sequence[np.ndarray], tasks: Sequence[str]) -> list[np.n
 
 
 def scores(x: Sequence[Record], y: Sequence[Record], measure: str) -> tuple[np.ndarray, np.ndarray]:
-    """One number for each run of two methods on a task, from the evaluations that were due at the same steps in all of them.
+    """Returns a number for each run of two methods on a task, from the evaluations that were due at the same steps in all.
 
     It is the mean of the last three ("final"), or of all ("area"); the lowest number for a run that diverged.
 
@@ -228,7 +228,7 @@ def scores(x: Sequence[Record], y: Sequence[Record], measure: str) -> tuple[np.n
 def row_of_fractions(
     claim: Mapping[str, Any], task: str, groups: Groups, plan: Plan, published: float | None, error: float
 ) -> Row:
-    """A claim on the fraction of steps that a method repeats on a task."""
+    """Returns a claim on the fraction of steps that a method repeats on a task."""
     text, said = claim["claim"], "-" if published is None else f"{published:g}"
     runs, seeds = planned_runs(groups, task, claim["repeats"], plan), plan["seeds"]
     values = np.array([r.at_end("fraction_repeated") for r in runs if not r.problems])

@@ -114,7 +114,7 @@ def raw_texts(folder: Path, root: Path, record: Record, method: str | None = Non
 
 
 def without_root(command: str, root: Path) -> str:
-    """A command with the campaign's folder replaced by DIR, also where its run folders were copied to `root` from elsewhere."""
+    """Replaces the campaign's folder in a command by DIR, also where its run folders were copied to `root` from elsewhere."""
     command = re.sub(re.escape(str(root.resolve())) + r"(?=/|\s|$)", PLACEHOLDER, command)
     copied = r"(?<=--root_dir )/\S*?((?:/[^/\s]+){2}/seed_\d+)?(?=\s|$)"
     return re.sub(copied, lambda found: PLACEHOLDER + (found[1] or ""), command)

@@ -60,7 +60,7 @@ def draw_method(above: Any, below: Any, method: str, number: int, runs: list[Rec
 
 
 def mean_curve(runs: Sequence[Record]) -> tuple[np.ndarray, np.ndarray]:
-    """The mean return `[n]` of the runs that did not diverge, at the steps `[n]` at which all of them were due an evaluation."""
+    """Returns the steps `[n]` at which all runs that did not diverge were due an evaluation, and their mean return there."""
     whole = [r for r in runs if not r.problems]
     if not whole:
         return np.zeros(0), np.zeros(0)

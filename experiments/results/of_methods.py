@@ -10,7 +10,7 @@ HEAD = ["task", "method", "seeds", "final return", "each seed"]  # of a table of
 
 
 def section(method: str, results: str) -> str:
-    """What a method's page says of results, from its heading on.
+    """Returns what a method's page says of results, from its heading on.
 
     Args:
         method: its name.

@@ -110,12 +110,12 @@ FIRST = "simple_control"  # the campaign whose tasks the claims are on
 
 
 def campaigns() -> list[tuple[Path, dict[str, Any]]]:
-    """The folders of campaigns with their descriptions, in the order of their numbers."""
+    """Returns the folders of campaigns with their descriptions, in the order of their numbers."""
     return sorted(((path.parent, described(path)) for path in HERE.glob("*/campaign.json")), key=lambda item: item[1]["number"])
 
 
 def described(path: Path) -> dict[str, Any]:
-    """The content of a campaign.json.
+    """Returns the content of a campaign.json.
 
     Raises:
         TaacError: an entry is missing, or is of another type.
@@ -131,7 +131,7 @@ def described(path: Path) -> dict[str, Any]:
 
 
 def runs_of(folder: Path) -> list[Record]:
-    """The runs of a campaign; none before the first is finished.
+    """Returns the runs of a campaign; none before the first is finished.
 
     Raises:
         TaacError: a run has neither reached its budget nor diverged, or is damaged; or runs of one row are not comparable: they
@@ -148,7 +148,7 @@ def runs_of(folder: Path) -> list[Record]:
 
 
 def no_result(record: Record) -> str | None:
-    """Why a run is no result; None for one that reached its budget, or diverged."""
+    """Returns why a run is no result; None for one that reached its budget, or diverged."""
     if problems := [problem for problem in record.problems if not problem.startswith("diverged: ")]:
         return "; ".join(problems)
     if record.status not in ENDED:
@@ -159,7 +159,7 @@ def no_result(record: Record) -> str | None:
 
 
 def page() -> str:
-    """The text of docs/results.md."""
+    """Returns the text of docs/results.md."""
     entries = load_published(HERE / "published.json")
     listed = claims.listed()
     rules = CLAIMS.format(
@@ -175,12 +175,12 @@ def page() -> str:
 
 
 def in_paper(published: str) -> str:
-    """The paper's scores or fraction of a claim, which the claim itself names the methods of."""
+    """Returns the paper's scores or fraction of a claim, which the claim itself names the methods of."""
     return published.partition(": ")[2] or "-" if " above " in published else published
 
 
 def anchors_of_claims() -> dict[str, Any]:
-    """The returns that the pooled claims count as 0 and 1, in words, and the score of MountainCar's return of 0."""
+    """Tells the returns that the pooled claims count as 0 and 1, in words, and the score of MountainCar's return of 0."""
     _, scales = load_anchors()
     of = {task: scales[task] for task in plans()[FIRST]["tasks"]}
     words = [f"{scale.y0:g} and {scale.y1:g} on {task}" for task, scale in of.items()]
@@ -188,18 +188,18 @@ def anchors_of_claims() -> dict[str, Any]:
 
 
 def claim_rows() -> list[claims.Row]:
-    """Every claim on every task, with its verdict."""
+    """Returns every claim on every task, with its verdict."""
     paper = json.loads((HERE / "published.json").read_text(encoding="utf-8"))["taac_paper"]
     return claims.rows(all_groups(), plans(), paper)
 
 
 def all_groups() -> dict[str, claims.Groups]:
-    """The runs of each campaign, by task and method."""
+    """Returns the runs of each campaign, by task and method."""
     return {folder.name: grouped(runs_of(folder)) for folder, _ in campaigns()}
 
 
 def of_others(about: dict[str, Any]) -> dict[tuple[str, str], list[Record]]:
-    """The runs of other campaigns that a campaign's figure shows beside its own, by task and by such a name.
+    """Returns the runs of other campaigns that a campaign's figure shows beside its own, by task and by such a name.
 
     Raises:
         TaacError: there are none under such a name.
@@ -216,12 +216,12 @@ def of_others(about: dict[str, Any]) -> dict[tuple[str, str], list[Record]]:
 
 
 def plans() -> dict[str, claims.Plan]:
-    """The plan of each campaign."""
+    """Returns the plan of each campaign."""
     return {folder.name: about["planned"] for folder, about in campaigns()}
 
 
 def of_differences(name: str, differences: list[dict[str, Any]]) -> list[str]:
-    """The lines on a campaign's own comparisons."""
+    """Returns the lines on a campaign's own comparisons."""
     found = claims.rows_of_returns(differences, name, all_groups(), plans())
     done = [r for r in found if r.verdict != claims.NOT_RUN]  # what is not run is listed below
     rows = [[r.claim, r.task, r.here, r.p_values, WORDS.get(r.verdict, r.verdict)] for r in done]
@@ -235,7 +235,7 @@ def without_repeats(rows: list[list[str]]) -> list[list[str]]:
 
 
 def section(folder: Path, about: dict[str, Any], entries: list[Published]) -> list[str]:
-    """The lines of one campaign."""
+    """Returns the lines of one campaign."""
     records = runs_of(folder)
     groups = grouped(records)
     plan = about["planned"]
@@ -279,7 +279,7 @@ def section(folder: Path, about: dict[str, Any], entries: list[Published]) -> li
 
 
 def of_info(groups: dict[tuple[str, str], list[Record]]) -> list[str]:
-    """The lines on what the environment reports, such as success: means of the last evaluations. None if it reports nothing."""
+    """Returns the lines on what the environment reports, such as success: means of the last evaluations. None if nothing."""
     rows = []
     for (task, method), runs in groups.items():
         whole = [r for r in runs if not r.problems]
@@ -290,7 +290,7 @@ def of_info(groups: dict[tuple[str, str], list[Record]]) -> list[str]:
 
 
 def of_smoothness(groups: dict[tuple[str, str], list[Record]]) -> list[str]:
-    """The lines on how smooth the actions of greedy agents are, and what they cost."""
+    """Returns the lines on how smooth the actions of greedy agents are, and what they cost."""
     names = ("jerk", "action_change", "high_frequency", "multiply_adds")
     rows = []
     for (task, method), runs in groups.items():
@@ -302,7 +302,7 @@ def of_smoothness(groups: dict[tuple[str, str], list[Record]]) -> list[str]:
 
 
 def of_front(folder: Path) -> list[str]:
-    """The lines on return against decisions, task by task."""
+    """Returns the lines on return against decisions, task by task."""
     content = make_report(folder, Options())
     lines = [f"![Return against decisions](images/results_{folder.name}_front.png)", ""] if content["fronts"] else []
     for found in content["fronts"]:
@@ -312,7 +312,7 @@ def of_front(folder: Path) -> list[str]:
 
 
 def steps_of(plan: dict[str, Any], task: str | None) -> int:
-    """The environment steps that a campaign plans for a run on a task."""
+    """Returns the environment steps that a campaign plans for a run on a task."""
     steps = plan["env_steps"]
     return steps if isinstance(steps, int) else steps[task]
 
@@ -327,7 +327,7 @@ def grouped(records: list[Record]) -> dict[tuple[str, str], list[Record]]:
 
 
 def how_made() -> str:
-    """The text of README.md in this folder."""
+    """Returns the text of README.md in this folder."""
     rows, versions = [], set()
     for folder, about in campaigns():
         records, plan = runs_of(folder), about["planned"]
@@ -340,7 +340,7 @@ def how_made() -> str:
 
 
 def provenance(folder: Path, records: list[Record]) -> list[str]:
-    """How many runs of a campaign diverged, their hours, processors, matrix products, and how they were evaluated."""
+    """Returns how many runs of a campaign diverged, their hours, processors, matrix products, and how they were evaluated."""
     abouts = [layout.read_run(folder / r.folder) for r in records]
     machines = sorted({a.get("platform", {}).get("processor", "unknown processor") for a in abouts})
     products = sorted({a["products"] for a in abouts if a.get("products")})
@@ -350,7 +350,7 @@ def provenance(folder: Path, records: list[Record]) -> list[str]:
 
 
 def protocol(records: list[Record]) -> list[str]:
-    """The steps between evaluations, the episodes of each, and how many evaluations are before the first update."""
+    """Returns the steps between evaluations, the episodes of each, and how many evaluations are before the first update."""
     whole = [r for r in records if not r.problems]
     intervals = {evaluation_plan(r)[0] or round(r.steps[-1] / np.count_nonzero(r.steps)) for r in whole}
     episodes = {int(n) for r in whole for n in r.evaluations["episodes"]}
@@ -361,7 +361,7 @@ def protocol(records: list[Record]) -> list[str]:
 
 
 def missing(groups: dict[tuple[str, str], list[Record]], plan: dict[str, Any]) -> str:
-    """The planned runs that are not here, as text. A run that diverged is here."""
+    """Returns the planned runs that are not here, as text. A run that diverged is here."""
     tasks_of: dict[tuple[str, str], list[str]] = {}  # by method and the seeds that it lacks there
     for method in plan["methods"]:
         for task in plan["tasks"]:
@@ -373,7 +373,7 @@ def missing(groups: dict[tuple[str, str], list[Record]], plan: dict[str, Any]) -
 
 
 def beside_published(groups: dict[tuple[str, str], list[Record]], entries: list[Published]) -> list[str]:
-    """A table of published returns beside ours at the same step, and their protocols; empty if no published number
+    """Returns a table of published returns beside ours at the same step, and their protocols; empty if no published number
     has a run beside it. A step counts random ones; runs that end before a step, but at `NEARLY` of it, are shown at their end."""
     methods = sorted({method for _, method in groups})
     ours: dict[tuple[str, int, Published], dict[str, str]] = {}  # at a step of a task, beside a number: the cells of methods

@@ -49,14 +49,14 @@ class MixedActionSpec:
         self.continuous = bounded((sum(box.numel for box in boxes),), -1.0, 1.0)
 
     def split(self, action: Nest) -> tuple[torch.Tensor, torch.Tensor]:
-        """The choice `[...]` int64 and the continuous vector `[..., A]` of an action with leaves `[..., *shape]`."""
+        """Returns the choice `[...]` int64 and the continuous vector `[..., A]` of an action with leaves `[..., *shape]`."""
         leaves = nest.flatten(action)
         choice = leaves.pop(self._position)
         batch = choice.shape[: choice.dim() - len(nest.flatten(self._spec)[self._position].shape)]
         return choice.reshape(batch), torch.cat([leaf.reshape(*batch, -1) for leaf in leaves], dim=-1)
 
     def join(self, choice: torch.Tensor, continuous: torch.Tensor) -> Nest:
-        """The inverse of `split`."""
+        """Inverts `split`."""
         parts = continuous.split([box.numel for box in self._boxes], dim=-1)
         leaves = [part.reshape((*choice.shape, *box.shape)) for part, box in zip(parts, self._boxes)]
         leaves.insert(self._position, choice.reshape((*choice.shape, *nest.flatten(self._spec)[self._position].shape)))
@@ -133,7 +133,7 @@ class DiscreteActionSpec:
             )
 
     def observed(self, observation: Nest) -> Nest:
-        """An observation, or its spec, without the mask."""
+        """Returns an observation, or its spec, without the mask."""
         return observed(observation, self._spec)
 
     def padded(self, values: torch.Tensor, dim: int = -1) -> torch.Tensor:
@@ -146,7 +146,7 @@ class DiscreteActionSpec:
         return values.unflatten(dim, (len(self.num_choices), most))
 
     def valid(self, observation: Nest, batch: torch.Size, device: torch.device) -> torch.Tensor:
-        """Which choices are valid, bools `[*batch, K, C]`.
+        """Returns which choices are valid, bools `[*batch, K, C]`.
 
         A branch without any valid choice counts as having all of its choices valid. The environment allows this only where
         no action matters: at a termination, or for an absent agent.
@@ -159,9 +159,9 @@ class DiscreteActionSpec:
         return mask | (~mask.any(-1, keepdim=True) & own)
 
     def to_branches(self, choice: torch.Tensor) -> torch.Tensor:
-        """An action `[...]` or `[..., K]` as `[..., K]`."""
+        """Returns an action `[...]` or `[..., K]` as `[..., K]`."""
         return choice if self.branched else choice.unsqueeze(-1)
 
     def from_branches(self, choice: torch.Tensor) -> torch.Tensor:
-        """The inverse of `to_branches`."""
+        """Inverts `to_branches`."""
         return choice if self.branched else choice.squeeze(-1)

@@ -183,7 +183,7 @@ class Algorithm(ForwardingConstructor, nn.Module):
         raise TaacError(f"{type(self).__name__} does not support behaviour cloning")
 
     def after_collect(self, decisions: int, env_steps: int) -> None:
-        """Called after an iteration's environment steps, unless they were random, with their number and that of decisions."""
+        """Is called after an iteration's environment steps, unless they were random, with their number and that of decisions."""
 
     def after_update(self, num_updates: int) -> None:
         """Moves targets and projects bounded values. Called after each optimizer step, with the number of steps so far."""

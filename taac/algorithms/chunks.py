@@ -122,5 +122,5 @@ class ChunkTrajectory:
         return action.repeat(*(1,) * (action.dim() - 1), self.length)
 
     def _left(self, tau: Chunk) -> torch.Tensor:
-        """How many actions are left after the executed one, `[...]`."""
+        """Returns how many actions are left after the executed one, `[...]`."""
         return (tau.left[..., 0] * (self.length - 1)).round()

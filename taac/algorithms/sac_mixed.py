@@ -176,7 +176,7 @@ class MixedSacAlgorithm(SacAlgorithm):
         return {**super().temperature_losses(info), "choice": self.choice_temperature.loss(entropy)}
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
-        """The cloning loss of SAC, for the continuous action. The choice is not cloned, because it follows from the critics.
+        """Returns SAC's cloning loss for the continuous action. The choice is not cloned, because it follows from the critics.
 
         After pre-training alone the choice is therefore that of untrained critics.
         """

@@ -48,20 +48,20 @@ MOST_NAMES = 60  # in a legend, because the size of a figure is limited
 
 
 def style(number: int) -> Style:
-    """The style of the method with this number, counted from 0."""
+    """Returns the style of the method with this number, counted from 0."""
     color = number % len(COLORS)
     dash = (number + number // len(COLORS)) % len(DASHES)  # another one when colours begin again
     return Style(COLORS[color], DARK_COLORS[color], DASHES[dash], MARKERS[number % len(MARKERS)])
 
 
 def marked(number: int, points: int) -> slice:
-    """The points of a curve that have a marker: every one of a few, else about `MOST_MARKERS`, at other places by method."""
+    """Returns which points of a curve have a marker: all of a few, else about `MOST_MARKERS`, at other places by method."""
     every = max(1, -(-points // MOST_MARKERS))
     return slice(number % every, None, every)
 
 
 def css(methods: int) -> str:
-    """Style sheet of so many methods, classes `m0`, `m1` ...: the variable `--color`, and the dashes of `.line` in it."""
+    """Returns the style sheet of so many methods, classes `m0`, `m1` ...: the variable `--color`, and the dashes of `.line`."""
     light = "".join(f" --c{i}: {color};" for i, color in enumerate(COLORS))
     dark = "".join(f" --c{i}: {color};" for i, color in enumerate(DARK_COLORS))
     rules = [f":root {{{light} }}", f"@media screen and (prefers-color-scheme: dark) {{ :root {{{dark} }} }}"]
@@ -74,7 +74,7 @@ def css(methods: int) -> str:
 
 
 def svg_markers(methods: int) -> list[dict[str, str]]:
-    """The marker of each method as the path of an SVG, in [-1, 1], y upwards."""
+    """Returns the marker of each method as the path of an SVG, in [-1, 1], y upwards."""
     corners = [" L".join(f"{x:.3g} {y:.3g}" for x, y in style(number).marker) for number in range(methods)]
     return [{"marker": f"M{path} Z"} for path in corners]
 
@@ -117,7 +117,7 @@ def draw_methods(axis: Any, methods: Sequence[tuple[int, Sequence[Any], Sequence
 
 
 def span(counts: Sequence[int]) -> str:
-    """The range of some numbers, such as `3 to 5`, or the number if they are equal."""
+    """Returns the range of some numbers, such as `3 to 5`, or the number if they are equal."""
     low, high = min(counts), max(counts)
     return f"{low}" if low == high else f"{low} to {high}"
 
@@ -165,6 +165,6 @@ def add_legend(figure: Any, labels: Mapping[int, str], title: str) -> None:
 
 
 def shortened(name: str, most: int = 40) -> str:
-    """A name of at most so many characters, with its middle left out if it is longer."""
+    """Returns a name of at most so many characters, with its middle left out if it is longer."""
     half = (most - 1) // 2
     return name if len(name) <= most else f"{name[:half]}\N{HORIZONTAL ELLIPSIS}{name[-half:]}"

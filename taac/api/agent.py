@@ -167,7 +167,7 @@ class TrainedAgent:
         return Controller(self, num_envs, greedy)
 
     def _step(self, observation: Any, state: State, policy: Policy) -> tuple[bool, AlgStep]:
-        """Whether an observation is batched, and what the agent does there."""
+        """Returns whether an observation is batched, and what the agent does there."""
         parts = ("observation", self._observation_spec, self._whole_spec, self.observation_space)
         batched, tensors = self._tensors(*parts, observation, state)
         first = torch.from_numpy(np.array(state.first))
@@ -183,7 +183,7 @@ class TrainedAgent:
 
     @staticmethod
     def _tensors(what: str, spec: Any, whole: Any, space: gymnasium.Space, given: Any, state: State) -> tuple[bool, Any]:
-        """Whether an observation or an action is batched, and its tensors `[B, ...]`."""
+        """Returns whether an observation or an action is batched, and its tensors `[B, ...]`."""
         if not isinstance(state, State):
             raise TaacError(f"the state must be agent.initial_state(), or what the act before returned, got {state!r:.200}")
         num_envs = len(state.first)
@@ -291,7 +291,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _of(spec: Any, space: gymnasium.Space) -> gymnasium.Space:
-    """A space without the keys that a spec lacks."""
+    """Returns a space without the keys that a spec lacks."""
     if not isinstance(spec, dict):
         return space
     assert isinstance(space, gymnasium.spaces.Dict)
@@ -299,7 +299,10 @@ def _of(spec: Any, space: gymnasium.Space) -> gymnasium.Space:
 
 
 def _leaves(spec: Any, whole: Any, observation: Any) -> list[np.ndarray]:
-    """The parts of an observation as arrays, in the order of the spec. Parts that it lacks raise, and those of no environment."""
+    """Returns the parts of an observation as arrays, in the order of the spec.
+
+    Parts that it lacks raise, and those of no environment.
+    """
     if isinstance(spec, dict):
         if not spec.keys() <= observation.keys() <= whole.keys():
             raise KeyError(f"expected the keys {', '.join(spec)}, got {', '.join(map(str, observation))}")

@@ -63,7 +63,7 @@ def named(environment: Environment | None, as_object: bool = False) -> Named:
 
 
 def unknown_elsewhere(name: str | None, imports: Collection[str] = ()) -> str | None:
-    """Why other processes cannot make an environment by its name: this program, or a module that it imported, registered it.
+    """Returns why other processes cannot make an environment by its name: this program, or a module of its own, registered it.
 
     None if they can, or if it is of a package that they import, or of a module in `imports`, which the configuration imports.
     """
@@ -85,7 +85,7 @@ def _plain_name(name: str) -> str:
 
 
 def _by_spec(environment: gymnasium.Env[Any, Any]) -> Named | None:
-    """The id and arguments of an environment that `gymnasium.make` made; None if they do not tell all of it."""
+    """Returns the id and arguments of an environment that `gymnasium.make` made; None if they do not tell all of it."""
     spec = environment.spec
     registered = gymnasium.registry.get(spec.id) if spec is not None else None
     if spec is None or registered is None or spec.additional_wrappers or spec.entry_point != registered.entry_point:
@@ -147,7 +147,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two things are known to be equal in everything."""
+    """Returns whether two things are known to be equal in everything."""
     try:
         first, second = _Pickled(one), _Pickled(other)  # held together, so that no number stands for two things
         return first.content == second.content
@@ -173,7 +173,7 @@ def refuse_other(environment: Environment | None, place: Named, folder: Path) ->
 
 
 def _copier(environment: gymnasium.Env[Any, Any]) -> Callable[..., Any]:
-    """A function that returns copies of an environment as it is now."""
+    """Returns a function that returns copies of an environment as it is now."""
     try:
         pickled = _Pickled(environment)
         pickled.copy()
@@ -187,7 +187,7 @@ def _copier(environment: gymnasium.Env[Any, Any]) -> Callable[..., Any]:
 
 
 def _maker(function: Callable[..., Any], what: str = "") -> Callable[..., Any]:
-    """The function with the arguments that it takes. Of others, the environment must have the `render_mode` already."""
+    """Returns the function with the arguments that it takes. Of others, the environment must have the `render_mode` already."""
 
     def make(**arguments: Any) -> Any:
         parameters = inspect.signature(function).parameters.values()

@@ -91,7 +91,7 @@ def _text(name: str, value: Any, modules: dict[str, None]) -> str:
 
 
 def _module_named_in(text: str) -> str | None:
-    """The module of the class or function that `@scope/its_name` refers to; None if gin knows no such name, or several."""
+    """Returns the module of the class or function of `@scope/its_name`; None if gin knows no such name, or several."""
     found = re.match(r"@(?:[\w.]+/)*([\w.]+)", text)
     try:
         configurable = found and gin_state.match(found[1])

@@ -182,7 +182,7 @@ def _interrupt() -> None:
 
 
 def _tell_interruption(stopped: Interrupted, interruption: Interruption, folder: RunFolder) -> None:
-    """After Ctrl-C, goes on in a notebook, and ends a script as Ctrl-C does. Other signals ask the process to end."""
+    """Goes on after Ctrl-C in a notebook, and ends a script as Ctrl-C does. Other signals ask the process to end."""
     message = f"{in_python(str(stopped)).replace('the same command', 'the same call')}, in {folder.path}"
     if interruption.signal != signal.SIGINT:
         raise Interrupted(message) from stopped

@@ -149,7 +149,7 @@ class Campaign:
 
 
 def _others(content: Any, runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The entries of a record that are of other runs. What is no entry is left out."""
+    """Returns the entries of a record that are of other runs. What is no entry is left out."""
     entries = content.get("runs") if isinstance(content, dict) else None
     own = {_place(run.folder) for run in runs}
     return [
@@ -161,7 +161,7 @@ def _others(content: Any, runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _place(folder: str | Path) -> tuple[str, ...]:
-    """Where a run is below the folder of its campaign, <task>/<method>/seed_<n>, however that folder is written."""
+    """Tells where a run is below the folder of its campaign, <task>/<method>/seed_<n>, however that folder is written."""
     return PurePath(folder).parts[-3:]
 
 

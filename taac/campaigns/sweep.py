@@ -153,7 +153,7 @@ class Record:
 
 
 def _trial(number: int, entry: Any, dimensions: Sequence[Dimension]) -> Trial:
-    """A trial as it was written, or ValueError: the file may be a stranger's, and its texts are settings of runs."""
+    """Reads a trial, or raises ValueError: the file may be a stranger's, and its texts are settings of runs."""
     trial = Trial(**{**entry, "reports": tuple((step, mean) for step, mean in entry["reports"])})
     for dimension in dimensions:
         dimension.value(trial.texts[dimension.name])
@@ -172,7 +172,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON reads it back."""
+    """Returns a value as JSON reads it back."""
     return json.loads(json.dumps(value))
 
 
@@ -209,7 +209,7 @@ def write_best(path: Path, request: RunRequest, trial: Trial, told: str, about: 
 
 
 def _including_name(file: str) -> str:
-    """The name to include a file by: from the repository or package if it is theirs, or else its whole path."""
+    """Returns the name to include a file by: from the repository or package if it is theirs, or else its whole path."""
     path = find_file(file).resolve()
     for folder in search_path():
         if path.is_relative_to(folder / "gin") or path.is_relative_to(folder / "experiments"):

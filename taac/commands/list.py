@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def define_flags() -> None:
-    """There are none."""
+    """Defines none."""
 
 
 def run() -> None:

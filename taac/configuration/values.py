@@ -168,7 +168,7 @@ def problem(value: Any, expected: Any) -> str | None:
 
 
 def _parts(annotation: Any) -> tuple[Any, ...]:
-    """An annotation, and the members of a union."""
+    """Returns an annotation, and the members of a union."""
     return annotation, *typing.get_args(annotation)
 
 

@@ -101,7 +101,10 @@ def time_limit(env: Any) -> int | None:
 
 
 def _gin_unlocked() -> contextlib.AbstractContextManager[None]:
-    """A context in which a module that is imported may register configurables. A worker process may not have loaded gin."""
+    """Returns a context in which a module that is imported may register configurables.
+
+    A worker process may not have loaded gin.
+    """
     gin = sys.modules.get("gin")
     return contextlib.nullcontext() if gin is None else gin.unlock_config()
 

@@ -126,7 +126,7 @@ class TensorFlowAdam(torch.optim.Adam):
         return loss
 
     def step_fused(self, found_inf: torch.Tensor | None) -> None:
-        """`step` without torch's hooks, which double its time. Call it under `no_grad`.
+        """Does `step` without torch's hooks, which double its time. Call it under `no_grad`.
 
         Args:
             found_inf: a scalar; where it is 1, parameters and moments stay as they are.

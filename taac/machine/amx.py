@@ -58,7 +58,7 @@ def reason_unavailable() -> str | None:
 
 
 def amx_product(x: torch.Tensor, y: torch.Tensor, parts: int) -> torch.Tensor:
-    """`x @ y` for two matrices on the CPU, or two batches of N matrices: `[(N, )R, K]` and `[(N, )K, C]`.
+    """Computes `x @ y` for two matrices on the CPU, or two batches of N matrices: `[(N, )R, K]` and `[(N, )K, C]`.
 
     Sums are in float32. An input that is not finite, or above bfloat16's maximum of 3.39e38, makes the results that depend
     on it not finite.

@@ -49,7 +49,7 @@ def using(kind: str) -> Iterator[None]:
 
 
 def mixed_precision(kind: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """A context in which hidden layers compute in bfloat16, if that is the kind of products; see `Learner.matmul`."""
+    """Returns a context in which hidden layers compute in bfloat16, if that is the kind of products; see `Learner.matmul`."""
     # Some versions of torch reuse a weight that was cast without gradients where gradients are asked for.
     return torch.autocast(device.type, torch.bfloat16, enabled=kind == "bfloat16", cache_enabled=False)
 
@@ -92,7 +92,7 @@ def _missing(kind: str, device: torch.device, compiled: bool) -> str | None:
 
 
 def parts(kind: str, device: torch.device) -> int | None:
-    """Number of bfloat16 parts of each factor for `amx`'s products in a compiled update. None for torch's own products."""
+    """Returns the number of bfloat16 parts of each factor for `amx`'s products in a compiled update; None for torch's own."""
     if kind not in amx.PARTS or device.type != "cpu" or amx.reason_unavailable() is not None:
         return None
     # torch's own bfloat16 products can use several threads.
@@ -101,7 +101,7 @@ def parts(kind: str, device: torch.device) -> int | None:
 
 @functools.cache
 def onednn_is_exact() -> bool:
-    """Whether oneDNN's product is available and as exact as float32, checked on one product."""
+    """Returns whether oneDNN's product is available and as exact as float32, checked on one product."""
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.backends.mkldnn, "matmul"):
         return False
     generator = torch.Generator().manual_seed(0)
@@ -117,7 +117,7 @@ def onednn_is_exact() -> bool:
 
 
 def slowness(kind: str, device: torch.device) -> str | None:
-    """A sentence for users if bfloat16 products were chosen and are slower than float32's on this processor, or None."""
+    """Returns a sentence for users if bfloat16 products were chosen and are slower than float32's on this processor, or None."""
     has = amx.processor()
     if kind != "bfloat16" or device.type != "cpu" or "avx" not in has or any(words <= has for words in _FAST_BFLOAT16):
         return None

@@ -41,7 +41,7 @@ def batch_statistics(weights: torch.Tensor | None = None, update: bool = True) -
 
 
 def gathering(module: nn.Module, acted: torch.Tensor, learns: bool = True) -> contextlib.AbstractContextManager[None]:
-    """The context in which a network learns from frames: their statistics, where `acted` (any shape, bool), if it has any."""
+    """Returns the context in which a network learns from frames: with their statistics, if it has any, where `acted` (bool)."""
     if not learns or not has_batch_statistics(module):
         return contextlib.nullcontext()
     return batch_statistics(acted.flatten().float())

@@ -22,7 +22,7 @@ def squash_log_det(pre_tanh: torch.Tensor) -> torch.Tensor:
 
 
 def squashed_normal_log_prob(pre_tanh: torch.Tensor, mean: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
-    """Log-density of `a = tanh(x)`, `x ~ N(mean, exp(log_std)^2)` independently in each dimension.
+    """Computes the log-density of `a = tanh(x)`, `x ~ N(mean, exp(log_std)^2)` independently in each dimension.
 
     `log p(a) = sum_i log N(x_i; mean_i, std_i) - log(1 - tanh(x_i)^2)`. It is computed from the pre-tanh `x` because
     inverting tanh would lose all precision near the bounds.
@@ -52,7 +52,7 @@ def _log_prob_of_noise(noise: torch.Tensor, pre_tanh: torch.Tensor, log_std: tor
 
 
 def squashed_normal_sample(mean: torch.Tensor, log_std: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A reparameterised sample of the squashed normal and its log-probability.
+    """Returns a reparameterised sample of the squashed normal and its log-probability.
 
     `a = tanh(mean + exp(log_std) * noise)`, `noise ~ N(0, 1)`. Gradients flow to mean and log_std through both results.
 
@@ -75,12 +75,12 @@ def squashed_normal_sample(mean: torch.Tensor, log_std: torch.Tensor) -> tuple[t
 
 
 def squashed_normal_action(mean: torch.Tensor, log_std: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
-    """The sample of `squashed_normal_sample` for the same noise, or for a given one, without its log-probability."""
+    """Returns the sample of `squashed_normal_sample` for the same noise, or for a given one, without its log-probability."""
     return torch.tanh(torch.addcmul(mean, log_std.exp(), torch.randn_like(mean) if noise is None else noise))
 
 
 def squashed_normal_mode(mean: torch.Tensor, log_std: torch.Tensor, epsilon: float = 0.0) -> torch.Tensor:
-    """The squashed mode `tanh(mean)`, `[..., A]`. With probability `epsilon`, an action is a sample instead."""
+    """Returns the squashed mode `tanh(mean)`, `[..., A]`. With probability `epsilon`, an action is a sample instead."""
     mode = torch.tanh(mean)
     if epsilon == 0:
         return mode
@@ -94,7 +94,7 @@ def beta_distribution(
     advantage_clipping: tuple[float | None, float | None] | None = None,
     price: torch.Tensor | float = 0.0,
 ) -> torch.Tensor:
-    """The switching policy `beta = softmax(q / alpha)` over (continue the old trajectory, start the new one).
+    """Returns the switching policy `beta = softmax(q / alpha)` over (continue the old trajectory, start the new one).
 
     It is computed from the advantage `q_1 - q_0`, so that it is exact at any magnitude of q. Alpha is clamped to at least
     1e-10, so that the result is never NaN. No gradient flows through it.
@@ -132,7 +132,7 @@ def beta_distribution(
 
 
 def boltzmann_distribution(q_values: torch.Tensor, alpha: torch.Tensor | float) -> torch.Tensor:
-    """The soft policy over choices, `p = softmax(q / alpha)`, with alpha clamped to at least 1e-10. No gradient flows.
+    """Returns the soft policy over choices, `p = softmax(q / alpha)`, with alpha clamped to at least 1e-10. No gradient flows.
 
     Args:
         q_values: `[..., C]`.
@@ -149,7 +149,7 @@ def boltzmann_distribution(q_values: torch.Tensor, alpha: torch.Tensor | float) 
 
 
 def categorical_entropy(probs: torch.Tensor) -> torch.Tensor:
-    """`-sum p log p` over the last dimension, in nats. A probability of 0 contributes 0, with gradient NaN."""
+    """Computes `-sum p log p` over the last dimension, in nats. A probability of 0 contributes 0, with gradient NaN."""
     return -torch.xlogy(probs, probs).sum(-1)
 
 
@@ -180,7 +180,7 @@ def categorical_sample(probs: torch.Tensor) -> torch.Tensor:
 def continuous_target_entropy(
     minimum: float | Sequence[float] | np.ndarray, maximum: float | Sequence[float] | np.ndarray, min_prob: float
 ) -> float:
-    """Target entropy of a continuous policy, `sum_i log((maximum_i - minimum_i) * min_prob)` over dimensions.
+    """Computes the target entropy of a continuous policy, `sum_i log((maximum_i - minimum_i) * min_prob)` over dimensions.
 
     It is the entropy of a policy that is uniform over a fraction `min_prob` of each dimension's range.
 
@@ -207,7 +207,7 @@ def continuous_target_entropy(
 
 
 def discrete_target_entropy(num_choices: int, min_prob: float) -> float:
-    """Target entropy of a categorical policy, `p (log(N-1) - log p) - (1-p) log(1-p)`, p = min_prob.
+    """Computes the target entropy of a categorical policy, `p (log(N-1) - log p) - (1-p) log(1-p)`, p = min_prob.
 
     It is the entropy of a policy whose most likely choice has probability `1 - p` and whose others share `p` evenly.
 

@@ -9,7 +9,7 @@ from taac.errors import TaacError
 
 
 def action_gradient_loss(action: torch.Tensor, action_gradient: torch.Tensor) -> torch.Tensor:
-    """The deterministic-policy-gradient surrogate, `1/2 |a - sg(a + dQ/da)|^2` with sg the stopped gradient.
+    """Computes the deterministic-policy-gradient surrogate, `1/2 |a - sg(a + dQ/da)|^2` with sg the stopped gradient.
 
     Its gradient with respect to the actor's parameters is `-dQ/da * da/dphi`.
 
@@ -25,7 +25,7 @@ def action_gradient_loss(action: torch.Tensor, action_gradient: torch.Tensor) ->
 
 
 def temperature_loss(scale: torch.Tensor, entropy: torch.Tensor, target_entropy: torch.Tensor | float) -> torch.Tensor:
-    """`scale * (H - H_target)` with H constant. Raises the temperature while the entropy is below its target.
+    """Computes `scale * (H - H_target)` with H constant. Raises the temperature while the entropy is below its target.
 
     Args:
         scale: scalar; log alpha (tuned in log space) or alpha itself (tuned directly).
@@ -47,7 +47,7 @@ def masked_mean(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def squared_td_error(q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Squared TD error (without 1/2), summed over critics and averaged over reward dimensions.
+    """Computes the squared TD error (without 1/2), summed over critics and averaged over reward dimensions.
 
     Args:
         q: `[N, T, B]` or `[N, T, B, D]`, the predictions of N critics.

@@ -37,15 +37,15 @@ class Schedule:
     in_steps = False
 
     def __call__(self, count: int) -> float:
-        """The value at a count."""
+        """Returns the value at a count."""
         raise NotImplementedError
 
     def at(self, env_steps: int, updates: int) -> float:
-        """The value after `env_steps` environment steps and `updates` updates. Uses the one that it counts."""
+        """Returns the value after `env_steps` environment steps and `updates` updates. Uses the one that it counts."""
         return self(env_steps if self.unit == "env_steps" else updates)
 
     def integral(self, count: int) -> Fraction | float:
-        """The integral of the value from 0 to a count, exact where the schedule allows it.
+        """Returns the integral of the value from 0 to a count, exact where the schedule allows it.
 
         Raises:
             TaacError: the schedule has no integral.
@@ -103,7 +103,7 @@ class CosineSchedule(LinearSchedule):
         return self.end if done == 1.0 else self.end + (self.start - self.end) * (1.0 + math.cos(math.pi * done)) / 2
 
     def integral(self, count: int) -> float:
-        """The integral in double precision: `l (end x + (start - end) (x + sin(pi x) / pi) / 2)` at the fraction x of l."""
+        """Computes `l (end x + (start - end) (x + sin(pi x) / pi) / 2)` in double precision, at the fraction x of l."""
         done, after = _fraction(count - self.begin, self.length), max(0, count - self.begin - self.length)
         fallen = self.end * done + (self.start - self.end) * (done + math.sin(math.pi * done) / math.pi) / 2
         return self.start * min(count, self.begin) + self.length * fallen + self.end * after
@@ -137,7 +137,7 @@ class ExponentialSchedule(LinearSchedule):
         return self.end if done == 1.0 else self.start * (self.end / self.start) ** done
 
     def integral(self, count: int) -> float:
-        """The integral in double precision: `start l ((end/start)^x - 1) / log(end/start)` at the fraction x of length l."""
+        """Computes `start l ((end/start)^x - 1) / log(end/start)` in double precision, at the fraction x of l."""
         before, rate = min(count, self.begin), math.log(self.end / self.start)
         done = _fraction(count - self.begin, self.length)
         decayed = self.start * self.length * (math.expm1(rate * done) / rate if rate else done)
@@ -205,12 +205,12 @@ class Scheduled(NamedTuple):
 
 
 def at_start(value: float | Schedule) -> float:
-    """The value of a hyper-parameter before the first step."""
+    """Returns the value of a hyper-parameter before the first step."""
     return value(0) if isinstance(value, Schedule) else value
 
 
 def bounds(value: float | Schedule) -> tuple[float, float]:
-    """The least and the greatest value of a hyper-parameter, for range checks."""
+    """Returns the least and the greatest value of a hyper-parameter, for range checks."""
     return value.bounds if isinstance(value, Schedule) else (value, value)
 
 
@@ -294,7 +294,7 @@ def _one_of(schedule: Schedule, env_steps: Any, updates: Any) -> tuple[Unit, Any
 
 
 def _whole(schedule: Schedule, name: str, count: Any) -> int:
-    """A count as an integer. Gin files may write it as a float, such as 1e6."""
+    """Returns a count as an integer. Gin files may write it as a float, such as 1e6."""
     if isinstance(count, bool) or not isinstance(count, (int, float)) or count != count // 1:
         raise TaacError(f"{type(schedule).__name__}.{name} must be a whole number, got {count!r}")
     return int(count)
@@ -311,7 +311,7 @@ def _finite(schedule: Schedule, name: str, value: Any) -> float:
 
 
 def _fraction(count: int, length: int) -> float:
-    """The fraction of a length that is done, in [0, 1]."""
+    """Returns the fraction of a length that is done, in [0, 1]."""
     return min(1.0, max(0, count) / length)
 
 
@@ -324,7 +324,7 @@ def _exact(value: float) -> Fraction:
 
 
 def _area(points: Sequence[tuple[int, Fraction]], count: int, in_steps: bool) -> Fraction:
-    """The integral from 0 to a count, of steps or of straight lines between points. The last value continues for ever."""
+    """Returns the integral from 0 to a count, of steps or of straight lines between points. The last value continues for ever."""
     total = Fraction(0)
     for (begin, value), (end, following) in itertools.pairwise(points):
         over = min(count, end) - begin

@@ -66,7 +66,7 @@ def mixture(distributions: ValueDistribution, weights: torch.Tensor) -> ValueDis
 
 
 def return_distribution(bootstrap: Bootstrap, value: ValueDistribution) -> ValueDistribution:
-    """The distribution of `R[t] + D[t] Z[k[t]]`, where a return sums rewards R up to frame k and bootstraps there.
+    """Returns the distribution of `R[t] + D[t] Z[k[t]]`, where a return sums rewards R up to frame k and bootstraps there.
 
     Args:
         bootstrap: of each return, `[T-1, B]`.
@@ -83,7 +83,7 @@ def return_distribution(bootstrap: Bootstrap, value: ValueDistribution) -> Value
 
 
 def project(value: ValueDistribution, support: torch.Tensor) -> torch.Tensor:
-    """The categorical projection: each point gives its probability to the two atoms beside it, the nearer one more.
+    """Computes the categorical projection: each point gives its probability to the two atoms beside it, the nearer one more.
 
     A point beyond the support counts as its end; one that is not finite makes NaN. Of one point, this is the two-hot encoding.
 
@@ -130,12 +130,12 @@ def spread(target: torch.Tensor, support: torch.Tensor, sigma: float) -> torch.T
 
 
 def cross_entropy(logits: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
-    """`- sum_k p_k log softmax(logits)_k` of `[..., K]`: `[...]`."""
+    """Computes `- sum_k p_k log softmax(logits)_k` of `[..., K]`: `[...]`."""
     return -(probs * functional.log_softmax(logits, dim=-1)).sum(-1)
 
 
 def quantile_huber(quantiles: torch.Tensor, target: ValueDistribution) -> torch.Tensor:
-    """The quantile Huber loss: quantile k of K, at `tau_k = (k + 1/2) / K`, against each point of the target.
+    """Computes the quantile Huber loss: quantile k of K, at `tau_k = (k + 1/2) / K`, against each point of the target.
 
     `mean_k E_y [ |tau_k - 1{y < q_k}| huber(y - q_k) ]`, with `huber(u) = u^2 / 2` within +-1, linear beyond.
 

@@ -26,7 +26,7 @@ from taac.errors import TaacError
 def one_step_return(
     reward: torch.Tensor, value: torch.Tensor, step_type: torch.Tensor, discount: torch.Tensor
 ) -> torch.Tensor:
-    """One-step temporal-difference target, `G[t] = reward[t+1] + discount[t+1] * value[t+1]`.
+    """Computes the one-step temporal-difference target, `G[t] = reward[t+1] + discount[t+1] * value[t+1]`.
 
     Args:
         reward: `[T, B]` or `[T, B, D]`, received on arriving at step t.
@@ -54,7 +54,7 @@ def n_step_return(
     discount: torch.Tensor,
     bonus: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """N-step return to the end of the segment or of the episode, whichever comes first.
+    """Computes the N-step return to the end of the segment or of the episode, whichever comes first.
 
     `G[t] = reward[t+1] + discount[t+1] * A[t+1]`, `A[t] = value[t]` where step t is LAST, else `bonus[t] + G[t]`. Inside an
     episode and without a bonus, `G[0] = r[1] + d[1] r[2] + ... + d[1]...d[T-1] value[T-1]`. There is no off-policy
@@ -84,7 +84,7 @@ def compare_through_return(
     switch: torch.Tensor,
     bonus: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The compare-through return of TAAC: a multi-step return that bootstraps at the first switch.
+    """Computes the compare-through return of TAAC: a multi-step return that bootstraps at the first switch.
 
     `G[t] = reward[t+1] + discount[t+1] * A[t+1]`, `A[t] = value[t]` where step t is LAST or `switch[t]`, else
     `bonus[t] + G[t]`.
@@ -128,7 +128,7 @@ def bootstraps(
     stop: torch.Tensor,
     bonus: torch.Tensor | None = None,
 ) -> Bootstrap:
-    """The returns of the recursion above taken apart, so that the value may be something else than a number.
+    """Takes the returns of the recursion above apart, so that the value may be something else than a number.
 
     With a `value` it holds that `G = reward + discount * value[frame]` for `one_step_return` (`stop` true everywhere),
     `n_step_return` (at LAST), and `compare_through_return` (at LAST and where `switch`).
@@ -156,7 +156,7 @@ def bootstraps(
 def prefix_returns(
     reward: torch.Tensor, value: torch.Tensor, step_type: torch.Tensor, discount: torch.Tensor
 ) -> torch.Tensor:
-    """The returns from frame 0 that bootstrap after 1, 2, ..., T-1 steps.
+    """Computes the returns from frame 0 that bootstrap after 1, 2, ..., T-1 steps.
 
     `G_k = sum_{i=1..k} d_1..d_{i-1} r_i + d_1..d_k value[k]`. After LAST, all are that of LAST.
 
@@ -181,7 +181,7 @@ def retrace_return(
     q: torch.Tensor,
     trace: torch.Tensor,
 ) -> torch.Tensor:
-    """The Retrace target: a multi-step return whose later TD errors are weighted by truncated importance ratios.
+    """Computes the Retrace target: a multi-step return whose later TD errors are weighted by truncated importance ratios.
 
     `G[t] = Q[t] + sum_k (prod_{i=1..k} discount[t+i] c[t+i]) delta[t+k]`, `delta[t] = reward[t+1] + discount[t+1] value[t+1]
     - Q[t]`, with no trace through LAST; computed backwards as
@@ -233,7 +233,7 @@ def skip_returns(
     max_skip: int,
     bonus: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The returns of all skips in a segment. Skip j at step t is an action chosen at t and held until t+j.
+    """Computes the returns of all skips in a segment. Skip j at step t is an action chosen at t and held until t+j.
 
     `G_1[t] = reward[t+1] + discount[t+1] * value[t+1]`, and
     `G_j[t] = reward[t+1] + discount[t+1] * (bonus[t+1] + G_{j-1}[t+1])`: j rewards, then the value of the state at t+j.
@@ -313,7 +313,7 @@ def _check_bool(name: str, given: torch.Tensor, step_type: torch.Tensor) -> None
 def _backward(
     reward: torch.Tensor, value: torch.Tensor, stop: torch.Tensor, discount: torch.Tensor, bonus: torch.Tensor | None
 ) -> torch.Tensor:
-    """The recursion in the module's docstring. `discount` already has the reward's rank."""
+    """Computes the recursion in the module's docstring. `discount` already has the reward's rank."""
     if reward.dim() == 3:
         stop = stop.unsqueeze(-1)
     steps = value.shape[0]

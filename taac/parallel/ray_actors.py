@@ -59,7 +59,7 @@ class ActorChannel:
         return reply
 
     def hang_up(self) -> None:
-        """Nothing: an actor ends at once."""
+        """Does nothing: an actor ends at once."""
 
     def close(self) -> None:
         with contextlib.suppress(Exception):  # the connection to the cluster may be gone

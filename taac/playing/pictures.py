@@ -93,7 +93,7 @@ class Pictures:
 
 
 def action_parts(environment: VectorEnvironment) -> tuple[list[str], list[int | None]]:
-    """For each element of `EpisodeStep.action`, a label, and the number of choices if it is a choice, else None."""
+    """Returns, for each element of `EpisodeStep.action`, a label, and the number of choices if it is a choice, else None."""
     import numpy as np
 
     from taac import nest

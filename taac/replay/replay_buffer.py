@@ -219,7 +219,7 @@ class ReplayBuffer:
         return environment, start.add_(self.added - self.size)
 
     def _lacks_older(self) -> bool:
-        """Whether the oldest stored frames belong to episodes that began before them."""
+        """Returns whether the oldest stored frames belong to episodes that began before them."""
         if self._stack == 1 or not self.added:
             return False
         if self.added > self.length:
@@ -236,7 +236,7 @@ class ReplayBuffer:
         """Does nothing: all segments are equally likely."""
 
     def newest_episode(self, environment: int) -> Experience | None:
-        """The frames of an environment's current episode, from FIRST to the newest, leaves `[T, 1, ...]`.
+        """Returns the frames of an environment's current episode, from FIRST to the newest, leaves `[T, 1, ...]`.
 
         None if its FIRST is no longer stored.
         """
@@ -264,7 +264,7 @@ class ReplayBuffer:
         return nest.map_structure(lambda leaf: leaf[frame % self.length, environment], part(self._storage))
 
     def _starts(self, length: int) -> int:
-        """Number of frames of each environment at which a segment can start."""
+        """Returns the number of frames of each environment at which a segment can start."""
         starts = self.size - length + 1
         if starts < 1:
             raise TaacError(
@@ -300,7 +300,7 @@ class ReplayBuffer:
         return [leaf.view(length, len(start), *leaf.shape[1:]) for leaf in rows]
 
     def _gather_numpy(self, environment: torch.Tensor, start: torch.Tensor, length: int) -> list[torch.Tensor]:
-        """`_gather` with numpy on `_rows`, in half the time."""
+        """Does `_gather` with numpy on `_rows`, in half the time."""
         age = start.numpy() + np.arange(length)[:, None]
         index = (self.next - self.size + age) % self.length * self.num_envs + environment.numpy()
         single = (rows for rows, stacked in zip(self._rows, self._stacked) if not stacked)
@@ -327,7 +327,7 @@ class ReplayBuffer:
         return start
 
     def _stratify(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """For each segment of a batch `[B']`: its environment's index, its stratum, and the number of strata there."""
+        """Returns, for each segment of a batch `[B']`, its environment's index, its stratum, and the number of strata there."""
         row = torch.arange(batch_size, device=self.device)
         turn, stratum = row % self.num_envs, torch.div(row, self.num_envs, rounding_mode="floor")
         return turn, stratum, torch.div(batch_size - 1 - turn, self.num_envs, rounding_mode="floor") + 1
@@ -337,7 +337,7 @@ class ReplayBuffer:
         return nest.map_structure(lambda leaf: leaf[: self.size], self._storage)
 
     def frames(self, start: int, stop: int) -> dict[str, torch.Tensor]:
-        """The frames from `start` to `stop` in the ring, by path, `[stop - start, B, ...]`, as views of the buffer's memory."""
+        """Returns the frames from `start` to `stop` in the ring, by path, `[stop - start, B, ...]`, as views of the buffer."""
         return {f"frames/{path}": leaf[start:stop] for path, leaf in nest.flatten_with_path(self._storage)}
 
     def state_dict(self) -> dict[str, torch.Tensor]:

@@ -53,7 +53,7 @@ class SumTree:
                 above.view(-1)[: len(below)] = below.cumsum(-1)[:, -1]
 
     def find(self, targets: torch.Tensor) -> torch.Tensor:
-        """The items `[K]` at which the cumulative sum of the masses first exceeds targets `[K]` in `[0, total)`.
+        """Returns the items `[K]` at which the cumulative sum of the masses first exceeds targets `[K]` in `[0, total)`.
 
         With uniform `targets`, item i is found with probability `m_i / total`. An item with mass 0 is never found; some
         mass must be above 0.

@@ -242,7 +242,7 @@ def _refuse_fixed(found: Mapping[str, tuple[str, str]], operative: str) -> None:
 
 
 def _may_change(name: str, before: str, after: str) -> bool:
-    """Whether a run may change a setting where it stands.
+    """Returns whether a run may change a setting where it stands.
 
     Numbers, and schedules in their place, of the learner and its optimizer, the algorithm, its losses, reward signals and
     explorers may change; and of the trainer what is about batches, evaluations, summaries and checkpoints. All else decides what
@@ -257,7 +257,7 @@ def _may_change(name: str, before: str, after: str) -> bool:
 
 
 def _is(reference: str, kind: type) -> bool:
-    """Whether a name is of a class of a kind that belongs to `_PLACES`, by itself or by a base."""
+    """Returns whether a name is of a class of a kind that belongs to `_PLACES`, by itself or by a base."""
     configurable = gin_state.match(reference.rpartition("/")[2])
     found = configurable and configurable.wrapped
     return isinstance(found, type) and issubclass(found, kind) and any(c.__module__.startswith(_PLACES) for c in found.__mro__)

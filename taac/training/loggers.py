@@ -137,7 +137,7 @@ class Wandb:
 
 
 def _read_ids(folder: Path) -> dict[str, str]:
-    """The ids of an earlier process of the run. What is no id is ignored, so that the run begins anew at the service."""
+    """Returns the ids of an earlier process of the run. What is no id is ignored, so that the run begins anew at the service."""
     try:
         found = files.read_json(folder / IDS, files.MAX_RUN_BYTES)
     except (OSError, files.Damaged):
@@ -147,5 +147,5 @@ def _read_ids(folder: Path) -> dict[str, str]:
 
 
 def _is_id(value: Any) -> bool:
-    """Whether a value can be an id. Services make file names of it, and it may be read from a stranger's folder."""
+    """Returns whether a value can be an id. Services make file names of it, and it may be read from a stranger's folder."""
     return isinstance(value, str) and re.fullmatch(r"[0-9A-Za-z_-]{1,64}", value) is not None

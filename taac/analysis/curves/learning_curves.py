@@ -24,7 +24,7 @@ class Curve(NamedTuple):
 
 
 def common_steps(runs: Sequence[Run]) -> np.ndarray:
-    """All steps `[n]` at which any run was evaluated, within the range that all runs cover. May be empty."""
+    """Returns all steps `[n]` at which any run was evaluated, within the range that all runs cover. May be empty."""
     steps = [steps for steps, _ in runs]
     first, last = max(s[0] for s in steps), min(s[-1] for s in steps)
     union = np.unique(np.concatenate(steps))
@@ -41,7 +41,7 @@ def interpolate(runs: Sequence[Run], steps: np.ndarray) -> np.ndarray:
 
 
 def area_under_curve(steps: np.ndarray, values: np.ndarray, low: float | None = None, high: float | None = None) -> float:
-    """The mean value `[n]` of one run over rising steps, `integral from low to high / (high - low)`, by the trapezoid rule.
+    """Returns the mean of the value `[n]` of a run over rising steps, `integral from low to high / (high - low)`, by trapezoids.
 
     The range is from the first to the last evaluation, unless it is given; the run must cover it. Curves are comparable only over
     the same range.
@@ -58,7 +58,7 @@ def area_under_curve(steps: np.ndarray, values: np.ndarray, low: float | None = 
 
 
 def learning_curve(steps: np.ndarray, values: np.ndarray) -> Curve:
-    """The mean over the runs of one task at each step, with Student's interval at each step by itself.
+    """Returns the mean over the runs of one task at each step, with Student's interval at each step by itself.
 
     If a run is NaN at a step, so is the curve. The mean of the remaining runs would be another quantity, and its curve would
     jump where a run ends. If all runs are equal at a step, or there is only one, the interval there is NaN. `values` are

@@ -104,7 +104,7 @@ def write_curves(found: TagCurves, path: Path) -> Path:
 
 
 def table(found: TagCurves) -> str:
-    """The curves as CSV, with a row for each point. Unknown values are empty."""
+    """Returns the curves as CSV, with a row for each point. Unknown values are empty."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
@@ -119,7 +119,7 @@ def table(found: TagCurves) -> str:
 
 @literal_text()
 def picture(found: TagCurves, form: str) -> bytes:
-    """The curves as a figure: a row of panels for each tag, a column for each task, a line for each method."""
+    """Returns the curves as a figure: a row of panels for each tag, a column for each task, a line for each method."""
     tags = list(dict.fromkeys(of.tag for of in found.curves))
     tasks = sorted({of.task for of in found.curves})
     numbers = {method: number for number, method in enumerate(sorted({of.method for of in found.curves}))}

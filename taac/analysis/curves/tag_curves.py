@@ -116,7 +116,7 @@ def make_curves(roots: Sequence[Path], options: Options) -> TagCurves:
 
 
 def choose(patterns: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The tags that match the patterns, each once, in the order of the patterns. Refuses a pattern that matches none."""
+    """Returns the tags that match the patterns, each once, in the order of the patterns. Refuses a pattern that matches none."""
     chosen: list[str] = []
     for pattern in patterns:
         matching = [tag for tag in known if tag == pattern or fnmatchcase(tag, pattern)]
@@ -129,7 +129,7 @@ def choose(patterns: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 def smooth(x: np.ndarray, y: np.ndarray, width: float) -> np.ndarray:
-    """The trailing mean of `[n]`: each point becomes the mean of the points in `(x - width, x]`. Width 0 changes nothing.
+    """Returns the trailing mean of `[n]`: each point becomes the mean of the points in `(x - width, x]`. Width 0 changes nothing.
 
     NaN points are left out of the means, and stay NaN.
     """
@@ -147,7 +147,7 @@ def smooth(x: np.ndarray, y: np.ndarray, width: float) -> np.ndarray:
 
 
 def _series(record: Record) -> dict[str, Scalar]:
-    """All series of a run. Those in evaluations.csv replace the summaries, unless it is damaged."""
+    """Returns all series of a run. Those in evaluations.csv replace the summaries, unless it is damaged."""
     if any(problem.startswith(run_records.DAMAGED) for problem in record.problems):
         return {tag: scalar for tag, scalar in record.scalars.items() if not tag.startswith("evaluation/")}
     table = record.evaluations
@@ -183,7 +183,7 @@ def _timed(found: dict[str, Scalar], steps: np.ndarray, seconds: np.ndarray) -> 
 
 
 def _line(record: Record, tag: str, scalar: Scalar, options: Options, notes: _Notes) -> Run:
-    """One run's points `[n]` with rising x, smoothed, and NaN for values that are not finite."""
+    """Returns a run's points `[n]` with rising x, smoothed, and NaN for values that are not finite."""
     if (wrong := ~np.isfinite(scalar.value)).any():
         first = scalar.env_steps[wrong][0]
         notes.add(f"{tag} has {wrong.sum()} value(s) that are not finite, first at step {first}", record)
@@ -198,7 +198,7 @@ def _line(record: Record, tag: str, scalar: Scalar, options: Options, notes: _No
 
 
 def _along(record: Record, scalar: Scalar, axis: str) -> np.ndarray:
-    """The positions of a series' points on an axis, `[n]`. Counts are interpolated between the recorded ones."""
+    """Returns the positions of a series' points on an axis, `[n]`. Counts are interpolated between the recorded ones."""
     if axis == "env_steps":
         return scalar.env_steps.astype(np.float64)
     if axis == "wall_time":
@@ -217,7 +217,7 @@ def _along(record: Record, scalar: Scalar, axis: str) -> np.ndarray:
 
 
 def _mean(lines: list[Run], what: str, options: Options, notes: _Notes) -> Curve | None:
-    """The mean of several runs, or None if there are none or they have no point in common."""
+    """Returns the mean of several runs, or None if there are none or they have no point in common."""
     steps = common_steps(lines) if lines else np.zeros(0)
     if not steps.size:
         if lines:

@@ -93,7 +93,7 @@ def grouped(records: Sequence[Record], key: Callable[[Record], Hashable]) -> dic
 
 
 def _differing(records: Sequence[Record], what: str, key: Callable[[Record], Hashable], show: bool = True) -> list[str]:
-    """A sentence if records differ in `key`: the most frequent value (the first, if tied) and the runs with other values.
+    """Returns a sentence if records differ in `key`: the most frequent value (the first, if tied) and the runs with other values.
 
     None is unknown, and no difference.
     """
@@ -106,7 +106,7 @@ def _differing(records: Sequence[Record], what: str, key: Callable[[Record], Has
 
 
 def _short(value: Hashable) -> str:
-    """A value as text, cut to fit a message."""
+    """Returns a value as text, cut to fit a message."""
     text = str(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
@@ -126,7 +126,7 @@ def _changes(usual: Record, other: Record) -> str:
 
 
 def named(records: Sequence[Record]) -> str:
-    """The folders of the first runs, and how many more there are."""
+    """Returns the folders of the first runs, and how many more there are."""
     shown = ", ".join(r.folder for r in records[:_NAMED])
     return f"{shown} and {len(records) - _NAMED} more" if len(records) > _NAMED else shown
 
@@ -138,7 +138,10 @@ class _Used(NamedTuple):
     scopes: tuple[str, ...] | None  # in which it is called; None for any
 
     def has(self, binding: str) -> bool:
-        """Whether a binding is of it. gin writes as many modules as tell it from others; outer scopes hold inside, too."""
+        """Returns whether a binding is of it.
+
+        gin writes as many modules as tell it from others; outer scopes hold inside, too.
+        """
         scope, _, parameter = binding.rpartition("/")
         selector, scopes = tuple(parameter.split(".")[:-1]), tuple(scope.split("/")) if scope else ()
         same = min(len(selector), len(self.selector))
@@ -168,7 +171,7 @@ def reaching_environment(settings: Mapping[str, str]) -> set[str]:
 
 
 def _used(settings: Mapping[str, str], text: str, scopes: tuple[str, ...], macros: set[str]) -> list[_Used]:
-    """The configurables that a value refers to, also through macros, which are added to `macros`.
+    """Returns the configurables that a value refers to, also through macros, which are added to `macros`.
 
     A reference without a scope is called in `scopes`.
     """

@@ -47,7 +47,7 @@ def labelled(records: Sequence[Record], group_by: Sequence[str] = ()) -> tuple[l
 
 
 def _differing(of: Sequence[Record]) -> list[str]:
-    """The names of the settings in which runs on the same task differ. Of those that are equal in all runs, the simplest.
+    """Returns the names of the settings in which runs on the same task differ. Of those that are equal in all runs, the simplest.
 
     Settings that all runs have come first, then macros, then short names.
     """
@@ -66,7 +66,7 @@ def _differing(of: Sequence[Record]) -> list[str]:
 def _labels(
     method: str, of: Sequence[Record], wanted: Sequence[str], differing: Sequence[str], taken: set[str]
 ) -> dict[str, str]:
-    """A label for each folder. Runs on one task have the same label only if none of `differing` differs."""
+    """Returns a label for each folder. Runs on one task have the same label only if none of `differing` differs."""
     known = [r for r in of if r.settings]
     everywhere = [name for name in differing if all(name in r.settings for r in known)]
     names = [*wanted, *(name for name in everywhere[:_SHOWN] if name not in wanted)]
@@ -76,7 +76,7 @@ def _labels(
         return tuple(r.settings.get(name) for name in names)
 
     def apart(shown: Callable[[Record], object]) -> bool:
-        """Whether what is shown differs wherever settings do."""
+        """Returns whether what is shown differs wherever settings do."""
         seen: dict[object, object] = {}
         return all(seen.setdefault((r.task, shown(r)), values(r, differing)) == values(r, differing) for r in known)
 
@@ -102,7 +102,7 @@ def _labels(
 
 
 def _value(text: str) -> str:
-    """A value for a label: `1e-4` of 0.0001, `TDLoss` of @TDLoss(), without spaces and cut."""
+    """Returns a value for a label: `1e-4` of 0.0001, `TDLoss` of @TDLoss(), without spaces and cut."""
     value = run_records.value_of(text)
     if type(value) is float:
         text = min(repr(value), np.format_float_scientific(value, trim="-", exp_digits=1).replace("e+", "e"), key=len)
@@ -114,7 +114,7 @@ def _value(text: str) -> str:
 
 
 def _resolve(name: str, records: Sequence[Record]) -> str:
-    """The full name of the one setting that `--group_by` names."""
+    """Returns the full name of the one setting that `--group_by` names."""
     known = {setting for r in records for setting in r.settings}
     for asked in (name, *(whole for whole, abbreviated in ABBREVIATIONS.items() if abbreviated == name)):
         if asked in known:

@@ -78,7 +78,7 @@ class Record(NamedTuple):
         return int(self.steps[-1]) if self.steps.size else None
 
     def at_end(self, name: str = "return_mean") -> float:
-        """The mean of a column over the last evaluations; of the return, the final return of the run."""
+        """Returns the mean of a column over the last evaluations; of the return, the final return of the run."""
         return float(self.evaluations[name][-LAST:].mean())
 
 
@@ -109,7 +109,7 @@ def find(root: Path) -> list[Record]:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is a run folder."""
+    """Returns whether a folder is a run folder."""
     return any(os.path.lexists(folder / mark) and not (folder / mark).is_dir() for mark in _MARKS)
 
 
@@ -205,17 +205,17 @@ def value_of(text: str) -> Any:
 
 
 def tuning(record: Record) -> str | None:
-    """What a run's settings were chosen for, in the words of whoever chose them; None if it does not say."""
+    """Returns what a run's settings were chosen for, in the words of whoever chose them; None if it does not say."""
     return _text(_value(record.statements, TUNING))
 
 
 def _text(value: Any) -> str | None:
-    """The value if it is a printable name of at most `MAX_NAME` characters, else None."""
+    """Returns the value if it is a printable name of at most `MAX_NAME` characters, else None."""
     return value if layout.is_name(value) else None
 
 
 def _well_formed(text: str) -> str:
-    """A folder's name as text that can be encoded. Linux allows any bytes in names."""
+    """Returns a folder's name as text that can be encoded. Linux allows any bytes in names."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -238,7 +238,7 @@ def _method(about: Mapping[str, Any], settings: Mapping[str, str], folder: Path)
 
 
 def _update_ratio(settings: Mapping[str, str]) -> float | None:
-    """`updates_per_env_step`, or without it `updates_per_iteration / (unroll_length * num_envs)`.
+    """Returns `updates_per_env_step`, or without it `updates_per_iteration / (unroll_length * num_envs)`.
 
     None if updates follow another clock, or the ratio a schedule.
     """
@@ -255,14 +255,14 @@ def _update_ratio(settings: Mapping[str, str]) -> float | None:
 
 
 def _number_of(value: Any) -> float | None:
-    """The value if it is a finite number of ordinary magnitude, else None."""
+    """Returns the value if it is a finite number of ordinary magnitude, else None."""
     if type(value) not in (int, float) or not abs(value) <= events.MAX_STEP:
         return None
     return value if value == 0 or abs(value) >= 1 / events.MAX_STEP else None
 
 
 def _divergence(about: Mapping[str, Any], evaluations: Mapping[str, np.ndarray]) -> tuple[int | None, str]:
-    """The step at which the run diverged, and the evidence: an evaluation, or what ended the training."""
+    """Returns the step at which the run diverged, and the evidence: an evaluation, or what ended the training."""
     wrong = evaluations["env_steps"][~np.isfinite(evaluations["return_mean"])]
     if wrong.size:
         return int(wrong[0]), "the return is not a finite number"

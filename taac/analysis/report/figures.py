@@ -64,7 +64,7 @@ def curves(scores: AllScores, limits: Mapping[str, Range]) -> list[dict[str, Any
 
 
 def points(record: Record, axis: str, measure: str) -> Run | None:
-    """A run's evaluations against an axis, or None if there are none.
+    """Returns a run's evaluations against an axis, or None if there are none.
 
     Evaluations at equal x, such as those before the first update, are averaged.
     """
@@ -77,7 +77,7 @@ def points(record: Record, axis: str, measure: str) -> Run | None:
 
 
 def shared_points(methods: Sequence[Sequence[Run]]) -> np.ndarray:
-    """The x `[n]` at which all methods are evaluated: where any run was evaluated, within the range of some method's runs.
+    """Returns the x `[n]` at which methods are evaluated: where any run was evaluated, within the range of some method's runs.
 
     If there are many (on most axes every run has its own x), returns evenly spaced points and the ends of every method's
     range instead: as many points as the longest run has evaluations, at most `MOST_POINTS`.
@@ -107,7 +107,7 @@ def _short(values: np.ndarray, digits: int = 7) -> list[float | int]:
 def iqm_curves(
     scores: AllScores, scales: Mapping[str, Anchor], steps: Mapping[str, int], methods: Iterable[str]
 ) -> dict[str, Any] | None:
-    """The IQM of all runs' normalised returns, `(y - y0) / (y1 - y0)`, at equal shares of each task's compared step.
+    """Returns the IQM of all runs' normalised returns, `(y - y0) / (y1 - y0)`, at equal shares of each task's compared step.
 
     At each point it is the statistic of the tables, with its interval at that point by itself (`IQM_RESAMPLES` resamples), from
     where all runs are known. Nothing is extrapolated. If all tasks are compared at one step, x is that of the environment.
@@ -165,7 +165,7 @@ def draw(content: dict[str, Any]) -> dict[str, bytes]:
 
 
 def _curves(content: dict[str, Any], measure: str, numbers: Mapping[str, int]) -> bytes:
-    """The curves of every task, or of the first `MOST_TASKS`: means, their bands and, faint, the single runs."""
+    """Returns the curves of every task, or of the first `MOST_TASKS`: means, their bands and, faint, the single runs."""
     tasks = [curve for curve in content["curves"] if curve["measure"] == measure and curve["axis"] == "env_steps"]
     of = tasks[:MOST_TASKS]
     steps = {task["task"]: task["step"] for task in content["tasks"]}
@@ -194,7 +194,7 @@ def _curves(content: dict[str, Any], measure: str, numbers: Mapping[str, int]) -
 
 
 def _fronts(content: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
-    """Return against each cost, a row of panels for each of the first `MOST_TASKS` tasks.
+    """Draws return against each cost, a row of panels for each of the first `MOST_TASKS` tasks.
 
     A staircase ends what the front reaches, and its methods are named beside it. Jerk is shown on the scale of its square root.
     """

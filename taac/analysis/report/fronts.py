@@ -80,11 +80,11 @@ def fronts(scores: AllScores, tasks: Sequence[dict[str, Any]]) -> list[dict[str,
 def _front(
     methods: Sequence[str], runs: Sequence[np.ndarray], same_seeds: bool
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The hypervolume and a row for each method, whose runs are costs and returns `[2, n]`, of the `same_seeds` or not."""
+    """Returns the hypervolume and a row for each method. Its runs are costs and returns `[2, n]`, of the `same_seeds` or not."""
     samples = [of.shape[1] for of in (runs[:1] if same_seeds else runs)]
 
     def means(numbers: Sequence[np.ndarray]) -> np.ndarray:
-        """Mean cost and return `[2, ..., methods]` of runs by number, `[..., n]` for each sample."""
+        """Returns mean cost and return `[2, ..., methods]` of runs by number, `[..., n]` for each sample."""
         drawn = [of[:, at].mean(-1) for of, at in zip(runs, [*numbers] * len(runs) if same_seeds else numbers)]
         return np.stack(np.broadcast_arrays(*drawn), -1)
 

@@ -138,7 +138,7 @@ def _run(r: Record, by_task: AllScores, out: str | None) -> dict[str, Any]:
 def _methods(
     task: str, methods: Mapping[str, Scores], made: verdicts.Made, limits: Range | None, baseline: str | None
 ) -> list[dict[str, Any]]:
-    """The rows of a task's methods. Their numbers are of the runs that did not diverge."""
+    """Returns the rows of a task's methods. Their numbers are of the runs that did not diverge."""
     rows: list[dict[str, Any]] = [
         {
             "method": method,
@@ -199,7 +199,7 @@ def write_report(comparison: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def html_page(content: dict[str, Any]) -> str:
-    """The text of report.html. `<` is escaped in its JSON, so that no text ends the script by `</script>` or `<!--`."""
+    """Returns the text of report.html. `<` is escaped in its JSON, so that no text ends the script by `</script>` or `<!--`."""
     data = json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     methods = len(content["methods"])
     return string.Template(text.html_file("page.html")).substitute(

@@ -120,7 +120,7 @@ def match(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
 
 
 def due_steps(steps: np.ndarray, interval: int | None, budget: int | None) -> np.ndarray:
-    """The steps `[n]` at which evaluations at `steps` were due; see `layout.due_step`.
+    """Returns the steps `[n]` at which evaluations at `steps` were due; see `layout.due_step`.
 
     `steps` if the interval is unknown. An evaluation keeps its own step where another one was due at the same.
     """
@@ -134,7 +134,7 @@ def due_steps(steps: np.ndarray, interval: int | None, budget: int | None) -> np
 
 
 def evaluation_plan(record: Record) -> tuple[int | None, int | None]:
-    """The distance between a run's evaluations, and its budget; None if unknown."""
+    """Returns the distance between a run's evaluations, and its budget; None if unknown."""
 
     def whole(name: str) -> int | None:
         value = value_of(record.settings.get(f"Intervals.{name}", ""))
@@ -147,12 +147,15 @@ def evaluation_plan(record: Record) -> tuple[int | None, int | None]:
 
 
 def only_diverged(record: Record) -> bool:
-    """Whether a run diverged, and has no other problem."""
+    """Returns whether a run diverged, and has no other problem."""
     return record.diverged is not None and all(problem.startswith("diverged") for problem in record.problems)
 
 
 def has_diverged(record: Record, step: int) -> bool:
-    """Whether a run counts as diverged at the compared step. Those that are left out keep a problem; see `treat_diverged`."""
+    """Returns whether a run counts as diverged at the compared step.
+
+    Those that are left out keep a problem; see `treat_diverged`.
+    """
     return not record.problems and record.diverged is not None and record.diverged <= step
 
 
@@ -177,7 +180,7 @@ def treat_diverged(records: Sequence[Record], steps: Mapping[str, int], policy: 
 
 
 def compared_steps(records: Sequence[Record], at_step: int | None) -> dict[str, int]:
-    """The step at which each task is compared. A task without a usable run has no entry.
+    """Returns the step at which each task is compared. A task without a usable run has no entry.
 
     If `at_step` is given, it is the last step up to it at which all runs that went so far were evaluated, or that itself without
     one.
@@ -228,12 +231,12 @@ def scores_of(
 def _scores(
     r: Record, step: int, k: int, start: int, diverged: bool
 ) -> tuple[float, float, dict[str, float], dict[str, float], dict[str, float]]:
-    """Final return, area, repetition, greedy and exploring, and what the environment reports, of one run."""
+    """Returns final return, area, repetition, greedy and exploring, and what the environment reports, of one run."""
     if diverged:
         return -math.inf, -math.inf, {}, {}, {}
 
     def window(name: str) -> np.ndarray:
-        """The last k evaluations that count up to the step, `[k]`."""
+        """Returns the last k evaluations that count up to the step, `[k]`."""
         return r.evaluations[name][counted(r, step)][-k:]
 
     area = area_under_curve(r.due, r.returns, start, step) if start < step else math.nan
@@ -248,17 +251,17 @@ def exact(value: float) -> float:
 
 
 def counted(record: Record, step: int) -> np.ndarray:
-    """Which evaluations `[n]` are up to a step, and not of the untrained agent at step 0, unless that is the step."""
+    """Returns which evaluations `[n]` are up to a step, and not of the untrained agent at step 0, unless that is the step."""
     return ((record.steps > 0) | (step == 0)) & (record.due <= step)
 
 
 def _repetition(values: Callable[[str], np.ndarray]) -> dict[str, float]:
-    """Each of `REPETITION` from the values `[n]` of a column or summary by name; NaN where there are none."""
+    """Returns each of `REPETITION` from the values `[n]` of a column or summary by name; NaN where there are none."""
     return {name: float(of.mean()) if (of := values(name)).size else math.nan for name in REPETITION}
 
 
 def _rollouts(record: Record, name: str, step: int, k: int) -> np.ndarray:
-    """The finite `rollout/` summaries in the span of the last k evaluations up to a step, `[n]`."""
+    """Returns the finite `rollout/` summaries in the span of the last k evaluations up to a step, `[n]`."""
     found = record.scalars.get(f"rollout/{name}")
     if found is None:
         return np.zeros(0)

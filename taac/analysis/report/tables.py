@@ -65,7 +65,7 @@ class Published(NamedTuple):
         return self.env_steps + self.uncounted_steps
 
     def concerns(self, task: str, method: str) -> bool:
-        """Whether it is of a method on an environment id, of any version if it names none."""
+        """Returns whether it is of a method on an environment id, of any version if it names none."""
         return self.method == method and self.task in (task, re.sub(r"-v\d+$", "", task))
 
 
@@ -146,7 +146,7 @@ def with_interval(found: dict[str, Any] | None) -> str:
 
 
 def markdown(content: dict[str, Any], figures: Sequence[str]) -> str:
-    """The text of report.md. Names from runs stay text, without HTML or links."""
+    """Returns the text of report.md. Names from runs stay text, without HTML or links."""
     content, figures = _as_text(content), _as_text(list(figures))
     brackets = (
         f"Brackets are {content['options']['confidence']:.0%} intervals. A number without an interval is one whose spread the "
@@ -262,7 +262,7 @@ def _published(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _spread(of: dict[str, Any] | None, diverged: int = 0) -> str:
-    """A mean with its standard deviation and number of runs; a dash if this comparison has no evaluation at the step."""
+    """Returns a mean with its standard deviation and number of runs; a dash if this comparison has no evaluation at the step."""
     lost = f"{diverged} diverged" if diverged else ""
     if of is None:
         return f"- ({lost})" if lost else "-"
@@ -332,7 +332,7 @@ def verdict_line(pair: dict[str, Any]) -> str:
 
 
 def table(content: dict[str, Any]) -> str:
-    """The text of report.csv, with one row for each number and its interval."""
+    """Returns the text of report.csv, with one row for each number and its interval."""
     file = io.StringIO()
     writer = csv.DictWriter(file, CSV_COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()

@@ -25,7 +25,7 @@ _MOST_NAMED = 100  # the most missing runs named
 
 
 def html_file(name: str) -> str:
-    """The text of a file in `html/`: a part of the page, or of what it says."""
+    """Returns the text of a file in `html/`: a part of the page, or of what it says."""
     return Path(__file__).with_name("html").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -128,7 +128,7 @@ def settings_told(records: Sequence[Record]) -> list[str]:
 
 
 def _by_method(methods: Mapping[str, set[str]]) -> str:
-    """The values of each method; once if they are equal."""
+    """Returns the values of each method; once if they are equal."""
     texts = {method: " or ".join(sorted(values)) for method, values in sorted(methods.items())}
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
@@ -136,7 +136,7 @@ def _by_method(methods: Mapping[str, set[str]]) -> str:
 
 
 def tuning_told(records: Sequence[Record]) -> dict[str, str]:
-    """What the settings of each method were chosen for, as its runs have it in `create_experiment.tuning`."""
+    """Returns what the settings of each method were chosen for, as its runs have it in `create_experiment.tuning`."""
     methods = sorted(grouped(records, lambda r: r.method).items())
     return {method: "; ".join(sorted({run_records.tuning(r) or "not stated" for r in of})) for method, of in methods}
 
@@ -197,7 +197,7 @@ def missing_warnings(root: Path, records: Sequence[Record]) -> list[str]:
 
 
 def left_out(record: Record, steps: Mapping[str, int]) -> str | None:
-    """Why a run is left out, or None if it is included."""
+    """Returns why a run is left out, or None if it is included."""
     if record.problems:
         return "; ".join([*record.problems, *(["it failed"] if record.status == "failed" else [])])
     step = steps.get(record.task or "")

@@ -49,7 +49,7 @@ class Anchor(NamedTuple):
     bounds: Range | None = None  # the lowest and highest possible return, where a file declares them
 
     def scores(self, returns: np.ndarray) -> np.ndarray:
-        """Normalised scores, `(y - y0) / (y1 - y0)`, of returns `[...]`. A diverged run keeps -inf."""
+        """Normalises returns `[...]` to scores, `(y - y0) / (y1 - y0)`, of returns `[...]`. A diverged run keeps -inf."""
         return np.where(np.isneginf(returns), -math.inf, (returns - self.y0) / (self.y1 - self.y0))
 
 
@@ -89,7 +89,7 @@ def _anchor(path: Path, task: str, given: Any) -> Anchor:
 
 
 def _range(ends: Any) -> Range | None:
-    """Two numbers, the lower first, or None for anything else."""
+    """Returns two numbers, the lower first, or None for anything else."""
     try:
         low, high = (float(end) for end in ends)
     except (TypeError, ValueError, OverflowError):
@@ -98,7 +98,7 @@ def _range(ends: Any) -> Range | None:
 
 
 def read_bounds(given: Sequence[str], scales: Mapping[str, Anchor], scores: AllScores, warnings: list[str]) -> dict[str, Range]:
-    """The lowest and highest possible return of every task that has some. Appends to `warnings` which are not used, and why.
+    """Returns the possible lowest and highest return of tasks that have them. Appends to `warnings` which are not used, and why.
 
     Args:
         given: "LOW,HIGH" for all tasks, "TASK=LOW,HIGH" for one, or "none". They win over what task files declare
@@ -168,7 +168,7 @@ def _declared(task: str, methods: Mapping[str, Scores], scales: Mapping[str, Anc
 
 
 def compared(methods: Iterable[str], baseline: str | None) -> list[tuple[str, str]]:
-    """The pairs (X, Y) that are compared: every two methods, or each other method with the baseline as Y."""
+    """Returns the pairs (X, Y) that are compared: every two methods, or each other method with the baseline as Y."""
     names = list(methods)
     if baseline is None:
         return list(itertools.combinations(names, 2))
@@ -176,7 +176,7 @@ def compared(methods: Iterable[str], baseline: str | None) -> list[tuple[str, st
 
 
 def families_of(scores: AllScores, normal: Normal, bounds: Mapping[str, Range], options: Options) -> Made:
-    """For each measure, the rows of pairs on tasks and the rows of pairs over tasks, which are one family.
+    """Returns, for each measure, the rows of pairs on tasks and the rows of pairs over tasks, which are one family.
 
     Methods without a score in every run are not compared; that of a diverged run is -inf. `normal` is the result of `normalized`.
     Refuses a baseline that is no method, and pairs by seed without partners.
@@ -215,7 +215,7 @@ def families_of(scores: AllScores, normal: Normal, bounds: Mapping[str, Range], 
 
 
 def _row(c: Comparison, v: Verdict, paired: bool) -> dict[str, Any]:
-    """The numbers of a verdict. What is compared by ranks has its interval on P(X > Y), and none on the difference."""
+    """Returns the numbers of a verdict. What is compared by ranks has its interval on P(X > Y), and none on the difference."""
     d = v.difference
     interval = Interval(d.estimate, d.low, d.high, CONFIDENCE, d.method)
     improvement: dict[str, Any] | None = improvement_of(c.x, c.y)
@@ -232,7 +232,7 @@ def _row(c: Comparison, v: Verdict, paired: bool) -> dict[str, Any]:
 
 
 def improvement_of(x: Tasks, y: Tasks) -> dict[str, Any] | None:
-    """The probability of improvement with its interval, or None with fewer than two runs on a task.
+    """Returns the probability of improvement with its interval, or None with fewer than two runs on a task.
 
     A diverged run is below all others; such runs are tied.
     """
@@ -244,7 +244,7 @@ def improvement_of(x: Tasks, y: Tasks) -> dict[str, Any] | None:
 
 
 def ranks(pairs: Sequence[Mapping[str, Any]], scores: Mapping[str, float | None]) -> dict[str, dict[str, Any]]:
-    """The rank of each method of a task, 1 for the best, with an interval that agrees with the verdicts of all pairs.
+    """Returns the rank of each method of a task, 1 for the best, with an interval that agrees with the verdicts of all pairs.
 
     It is 1, and 1 for each method with a higher score, and 1/2 for each with an equal one; of two of which one has diverged runs,
     the one that is more often better by P(X > Y) counts as higher.
@@ -279,7 +279,7 @@ def ranks(pairs: Sequence[Mapping[str, Any]], scores: Mapping[str, float | None]
 
 
 def normalized(scores: AllScores, scales: Mapping[str, Anchor]) -> dict[str, dict[str, list[np.ndarray]]]:
-    """Normalised scores `[runs]` for each task with anchors, by method and measure; empty with fewer than two such tasks.
+    """Returns normalised scores `[runs]` for each task with anchors, by method and measure; empty with fewer than two such tasks.
 
     Only methods with runs on all of these tasks are in it. A diverged run keeps -inf. The measure "area" is missing if a run
     has none.
@@ -356,7 +356,7 @@ def _aggregates(measures: Mapping[str, list[np.ndarray]]) -> dict[str, Any]:
 
 
 def _profiles(normal: Normal) -> dict[str, Any] | None:
-    """A diverged run is above no threshold."""
+    """Returns the performance profiles; a diverged run is above no threshold."""
     every = np.concatenate([np.zeros(0), *(task for measures in normal.values() for task in measures["final"])])
     every = every[np.isfinite(every)]
     if not every.size:

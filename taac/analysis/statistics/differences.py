@@ -30,7 +30,7 @@ class Difference(NamedTuple):
 
 
 def compare(x: Tasks, y: Tasks, statistic: str = "mean", paired: bool = False, confidence: float = CONFIDENCE) -> Difference:
-    """A statistic of X minus the same statistic of Y, with an interval. Its verdict is left open.
+    """Returns a statistic of X minus the same statistic of Y, with an interval. Its verdict is left open.
 
     For the mean on one task the interval is Welch's t. In general it is a t interval on a standard error to which each
     method and task contributes (`intervals.linear_spread`, `intervals.bootstrap_spread`).
@@ -77,7 +77,7 @@ def compare(x: Tasks, y: Tasks, statistic: str = "mean", paired: bool = False, c
 
 
 def improvement_interval(x: Tasks, y: Tasks) -> Interval:
-    """The probability of improvement, as the mean over tasks, with a score interval.
+    """Returns the probability of improvement, as the mean over tasks, with a score interval.
 
     It is the fraction of pairs of runs in which X scores more than Y. Ties count half. On a task it is Mann-Whitney's U / (m n).
 
@@ -102,7 +102,7 @@ def improvement_interval(x: Tasks, y: Tasks) -> Interval:
         return (estimate - p) ** 2 > z**2 * p * (1 - p) * variance
 
     def boundary(inner: float, outer: float) -> float:
-        """The point between both, in either order, from which on `outside` is true."""
+        """Returns the point between both, in either order, from which on `outside` is true."""
         for _ in range(60 if outside(outer) else 0):
             middle = (inner + outer) / 2
             inner, outer = (inner, middle) if outside(middle) else (middle, outer)
@@ -112,7 +112,7 @@ def improvement_interval(x: Tasks, y: Tasks) -> Interval:
 
 
 def bounded_difference(x: np.ndarray, y: np.ndarray, bounds: tuple[float, float], confidence: float = CONFIDENCE) -> Difference:
-    """The mean of X `[m]` minus the mean of Y `[n]`, of scores with known bounds. It has no p-value.
+    """Returns the mean of X `[m]` minus the mean of Y `[n]`, of scores with known bounds. It has no p-value.
 
     The interval is computed from the `intervals.bounded_interval` of each method, which is valid for "solved or not" at three
     runs, by Newcombe's square and add: `low = d - sqrt((x - low_x)^2 + (high_y - y)^2)`, `high` likewise. Three runs each never
@@ -131,7 +131,7 @@ def bounded_difference(x: np.ndarray, y: np.ndarray, bounds: tuple[float, float]
 
 
 def hedges_g(x: np.ndarray, y: np.ndarray) -> float:
-    """The difference of the means of X `[m]` and Y `[n]` in standard deviations, with the correction for few runs.
+    """Returns the difference of the means of X `[m]` and Y `[n]` in standard deviations, with the correction for few runs.
 
     `g = (1 - 3 / (4 (m + n - 2) - 1)) (mean x - mean y) / sqrt((s_x^2 + s_y^2) / 2)`. NaN with fewer than two runs, or without
     any spread.

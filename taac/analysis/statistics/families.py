@@ -113,7 +113,10 @@ def verdicts(
 def permutation_p_values(
     comparisons: Sequence[Comparison], methods: Methods | None = None, names: Sequence[tuple[str, str]] = (), paired: bool = False
 ) -> tuple[list[float], list[float]]:
-    """The p-values of the permutation test: of each comparison alone, and corrected for the family. Args: as `verdicts`."""
+    """Returns the p-values of the permutation test: of each comparison alone, and corrected for the family.
+
+    Args: as `verdicts`.
+    """
     family, factors = family_size(comparisons), _factors(comparisons, methods, paired)
     alone = [permutation_p_value(c, paired, permutations.draws_for(math.ceil(n))) for c, n in zip(comparisons, factors)]
     corrected = [min(1.0, family * p) for p in alone]
@@ -129,7 +132,7 @@ def family_size(comparisons: Sequence[Comparison]) -> int:
 
 
 def _factors(comparisons: Sequence[Comparison], methods: Methods | None, paired: bool) -> list[float]:
-    """What corrects the p-values of each comparison's permutation test: the family's size, or what the joint test leaves of it.
+    """Returns the corrections of the permutation tests' p-values: the family's size, or what the joint test leaves of it.
 
     The joint test corrects for the comparisons that it covers. If it covers k of m, their p-values are multiplied by m / k.
     """
@@ -139,7 +142,7 @@ def _factors(comparisons: Sequence[Comparison], methods: Methods | None, paired:
 
 
 def _joint(comparisons: Sequence[Comparison], methods: Methods, names: Sequence[tuple[str, str]]) -> dict[int, float]:
-    """The joint permutation test's p-values by number of comparison, corrected for those that it covers."""
+    """Returns the joint permutation test's p-values by number of comparison, corrected for those that it covers."""
     groups: list[permutations.Group] = []
     numbers: list[list[tuple[int, int]]] = []  # for each group: its pairs that count, and their numbers as comparisons
 
@@ -164,7 +167,7 @@ def _joint(comparisons: Sequence[Comparison], methods: Methods, names: Sequence[
 
 
 def has_diverged(c: Comparison) -> bool:
-    """Whether a run of either method diverged."""
+    """Returns whether a run of either method diverged."""
     return any(np.isneginf(task).any() for task in (*c.x, *c.y))
 
 
@@ -198,7 +201,7 @@ def _placed(c: Comparison) -> Comparison:
 
 
 def permutation_p_value(c: Comparison, paired: bool = False, draws: int = permutations.DRAWS) -> float:
-    """The p-value of one comparison by exchanges of its own runs; 1 with a single run somewhere."""
+    """Returns the p-value of one comparison by exchanges of its own runs; 1 with a single run somewhere."""
     if not _enough(c):
         return 1.0
     if has_diverged(c):
@@ -217,7 +220,7 @@ def _solved_or_not(c: Comparison) -> bool:
 
 
 def _base(c: Comparison, paired: bool, confidence: float) -> Difference:
-    """The comparison by Welch's t or by bounds. Its spread is None where Welch's t has none."""
+    """Returns the comparison by Welch's t or by bounds. Its spread is None where Welch's t has none."""
     if not _enough(c):
         return Difference(finite_difference(c), math.nan, math.nan, "undefined: one run")
     if has_diverged(c):
@@ -238,14 +241,14 @@ def _base(c: Comparison, paired: bool, confidence: float) -> Difference:
 
 
 def finite_difference(c: Comparison) -> float:
-    """The difference over the runs that did not diverge; NaN if there are none on some task."""
+    """Returns the difference over the runs that did not diverge; NaN if there are none on some task."""
     xs, ys = ([task[np.isfinite(task)] for task in tasks] for tasks in (c.x, c.y))
     known = all(task.size for task in (*xs, *ys))
     return float(STATISTICS[c.statistic](xs) - STATISTICS[c.statistic](ys)) if known else math.nan
 
 
 def _within(found: Difference, least: float, most: float) -> Difference:
-    """A difference with its interval cut to what is possible; its coverage does not change."""
+    """Returns a difference with its interval cut to what is possible; its coverage does not change."""
     if math.isnan(found.low):
         return found
     estimate = min(max(found.estimate, least), most)
@@ -253,7 +256,7 @@ def _within(found: Difference, least: float, most: float) -> Difference:
 
 
 def _decided(base: Difference, p: float, level: float) -> Difference:
-    """A difference with its verdict, given the larger p-value of both tests, each corrected for the family.
+    """Returns a difference with its verdict, given the larger p-value of both tests, each corrected for the family.
 
     The interval is extended to 0 where the permutation test found nothing.
     """
@@ -268,7 +271,7 @@ def _decided(base: Difference, p: float, level: float) -> Difference:
 
 
 def _detectable(c: Comparison, spread: Spread | None, compares: str, level: float) -> float | None:
-    """The least difference that is found with a power of 0.8 by as many runs with this spread, or None if none is possible."""
+    """Returns the least difference found with a power of 0.8 by as many runs with this spread; None if none is possible."""
     if spread is None or not spread.error:
         return None
     difference = detectable_shift(spread.df, level) * spread.error
@@ -277,7 +280,7 @@ def _detectable(c: Comparison, spread: Spread | None, compares: str, level: floa
 
 
 def detectable_shift(df: float, level: float) -> float:
-    """The true difference, in standard errors, of which a two-sided Welch's t is significant with the probability `POWER`.
+    """Returns the true difference, in standard errors, that a two-sided Welch's t finds with the probability `POWER`.
 
     It is the noncentrality at which noncentral t exceeds the critical value that often; the other tail is below 1e-4 there.
     Scores with two peaks need more.

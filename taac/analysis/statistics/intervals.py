@@ -34,7 +34,7 @@ Statistic = Callable[[Tasks], np.ndarray]  # over the last axis of every task
 
 
 def mean_of_means(tasks: Tasks) -> np.ndarray:
-    """The mean over tasks of the mean over runs."""
+    """Returns the mean over tasks of the mean over runs."""
     return sum(task.mean(-1) for task in tasks) / len(tasks)
 
 
@@ -76,17 +76,17 @@ STATISTICS: dict[str, Statistic] = {
 
 
 def student_p_value(t: float, df: float) -> float:
-    """`P(|T| >= |t|)` of Student's t."""
+    """Returns `P(|T| >= |t|)` of Student's t."""
     return float(2 * stdtr(df, -abs(t)))
 
 
 def student_quantile(confidence: float, df: float) -> float:
-    """The `t` with `P(|T| <= t) = confidence`."""
+    """Returns the `t` with `P(|T| <= t) = confidence`."""
     return float(stdtrit(df, (1 + confidence) / 2))
 
 
 def proportion_interval(fraction: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The Clopper-Pearson interval of a proportion, for `fraction` of `n` trials.
+    """Returns the Clopper-Pearson interval of a proportion, for `fraction` of `n` trials.
 
     `low` is the quantile (1 - confidence) / 2 of Beta(k, n - k + 1), `high` the quantile (1 + confidence) / 2 of
     Beta(k + 1, n - k), with k = fraction * n. Its coverage is at least the stated level for every n, including 1. k and n
@@ -122,7 +122,7 @@ class Spread(NamedTuple):
 
 
 def linear_spread(samples: Sequence[np.ndarray], weight: float) -> Spread:
-    """The spread of `weight * sum over samples of their mean`, for independent samples.
+    """Returns the spread of `weight * sum over samples of their mean`, for independent samples.
 
     `error^2 = sum v_s`, `v_s = weight^2 s_s^2 / n_s`; Welch-Satterthwaite: `df = (sum v_s)^2 / sum v_s^2 / (n_s - 1)`.
     """
@@ -131,7 +131,7 @@ def linear_spread(samples: Sequence[np.ndarray], weight: float) -> Spread:
 
 
 def bootstrap_spread(evaluate: Statistic, runs: Sequence[int], resamples: int = RESAMPLES) -> Spread:
-    """The spread of any statistic by the stratified bootstrap, corrected for small samples.
+    """Returns the spread of any statistic by the stratified bootstrap, corrected for small samples.
 
     V is the variance over joint resamples, V_s the variance with only sample s resampled, and `c_s = V_s n_s / (n_s - 1)`.
     Then `error^2 = V sum c_s / sum V_s`, because the variance of n runs drawn from n is too small by (n - 1) / n. `df` is
@@ -160,7 +160,7 @@ def _satterthwaite(variances: np.ndarray, runs: Sequence[int]) -> float:
 
 
 def student_interval(estimate: float, spread: Spread, tasks: Tasks, confidence: float, method: str) -> Interval:
-    """`estimate -+ t(df) error`. Undefined if the error is 0 up to rounding for scores as large as those of `tasks`."""
+    """Returns `estimate -+ t(df) error`. Undefined if the error is 0 up to rounding for scores as large as those of `tasks`."""
     if spread.error <= 1e-12 * max(float(np.abs(task).max()) for task in tasks):
         return Interval(estimate, math.nan, math.nan, confidence, NO_SPREAD)
     half = student_quantile(confidence, spread.df) * spread.error
@@ -168,7 +168,7 @@ def student_interval(estimate: float, spread: Spread, tasks: Tasks, confidence: 
 
 
 def estimate_interval(tasks: Tasks, statistic: str, resamples: int = RESAMPLES) -> Interval:
-    """A statistic of scores, with Student's t interval on its standard error. With a single run on a task, it is undefined.
+    """Returns a statistic of scores with Student's t interval on its standard error; undefined with a single run on a task.
 
     The standard error of the mean is exact; on one task this is the textbook's t interval. For median and IQM it is the
     bootstrap's, corrected for small samples (`bootstrap_spread`).
@@ -208,7 +208,7 @@ def estimate_interval(tasks: Tasks, statistic: str, resamples: int = RESAMPLES) 
 
 
 def bounded_interval(scores: np.ndarray, bounds: tuple[float, float], confidence: float = CONFIDENCE) -> Interval:
-    """The mean of scores `[runs]` with known bounds, with an interval that is valid for very few runs.
+    """Returns the mean of scores `[runs]` with known bounds, with an interval that is valid for very few runs.
 
     On the scale of the bounds, the mean is treated as a proportion of as many trials, with its Clopper-Pearson interval. This
     is conservative, because scores that take only the two bounds have the largest spread of all scores within them. It is
@@ -234,7 +234,7 @@ class Profile(NamedTuple):
 
 
 def performance_profile(tasks: Tasks, taus: np.ndarray) -> Profile:
-    """The fraction of runs with a score above each threshold `[n]`, `F(tau) = mean over tasks and runs of [score > tau]`.
+    """Returns the fraction of runs with a score above each threshold `[n]`, `F(tau) = mean over tasks and runs of [score > tau]`.
 
     The interval at each tau is Clopper-Pearson's for `T^2 / sum 1/n_t` trials: n T for n runs on each of T tasks. Its coverage
     is at least the stated level at each single tau (not at all tau jointly), for any number of runs. Its width is positive
@@ -263,7 +263,7 @@ BOUNDS: Mapping[str, Range] = {
 
 
 def _range_of(name: str) -> Range | None:
-    """The range of a quantity, also as the last part of a tag; an environment's own are known by their whole names."""
+    """Returns the range of a quantity, also as the last part of a tag; an environment's own are known by their whole names."""
     return BOUNDS.get(name if name.startswith(INFO) else name.rpartition("/")[2])
 
 

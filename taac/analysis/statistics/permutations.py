@@ -40,7 +40,7 @@ class Group(NamedTuple):
 
 
 def smallest_p_value(runs: Sequence[tuple[int, int]], paired: bool = False) -> float:
-    """The smallest two-sided p-value that exchanges of two methods can have, with m and n runs of them on each task.
+    """Returns the smallest two-sided p-value that exchanges of two methods can have, with m and n runs of them on each task.
 
     With m = n, exchanging the two methods as a whole gives the same evidence, so two exchanges count; otherwise one.
     """
@@ -50,7 +50,7 @@ def smallest_p_value(runs: Sequence[tuple[int, int]], paired: bool = False) -> f
 
 
 def fewest_runs(paired: bool = False, factor: float = 1.0, tasks: int = 1) -> int:
-    """The fewest runs of each of two methods on each task that can give a p-value of 0.05 or less, after it is multiplied.
+    """Returns the fewest runs of two methods on each task that can give a p-value of 0.05 or less, after it is multiplied.
 
     On one task they are 4, or 6 pairs, without a factor.
     """
@@ -58,12 +58,12 @@ def fewest_runs(paired: bool = False, factor: float = 1.0, tasks: int = 1) -> in
 
 
 def draws_for(comparisons: int) -> int:
-    """The exchanges to draw for p-values that are multiplied by a number of comparisons: 1 / (1 + draws) has to stay below 5%."""
+    """Returns how many exchanges to draw for p-values multiplied by `comparisons`: 1 / (1 + draws) must stay below 5%."""
     return min(max(DRAWS, 40 * comparisons), MOST_DRAWS)
 
 
 def two_samples(x: np.ndarray, y: np.ndarray, draws: int = DRAWS) -> float:
-    """The p-value for no difference between X `[m]` and Y `[n]`, two runs or more each.
+    """Returns the p-value for no difference between X `[m]` and Y `[n]`, two runs or more each.
 
     Exact if there are at most `MOST` exchanges, else from random ones and the given runs, as (1 + k) / (1 + draws).
     """
@@ -75,7 +75,7 @@ def two_samples(x: np.ndarray, y: np.ndarray, draws: int = DRAWS) -> float:
 
 
 def paired_samples(differences: np.ndarray, draws: int = DRAWS) -> float:
-    """The p-value for no difference between partners, `[n]`: each difference might have had the other sign.
+    """Returns the p-value for no difference between partners, `[n]`: each difference might have had the other sign.
 
     Exact for up to 14 pairs. Its smallest value is 2 / 2^n: 0.0625 with 5 pairs, 0.031 with 6.
     """
@@ -89,7 +89,7 @@ def paired_samples(differences: np.ndarray, draws: int = DRAWS) -> float:
 
 
 def over_tasks(x: Tasks, y: Tasks, statistic: Statistic, paired: bool = False, draws: int = DRAWS) -> float:
-    """The p-value for no difference between X and Y on any task, `[runs]` each, from runs that change places within tasks.
+    """Returns the p-value for no difference between X and Y on any task, `[runs]` each, exchanging runs within tasks.
 
     The difference of the statistic is the evidence. If `paired`, run i of X changes places with run i of Y only.
     """
@@ -110,7 +110,7 @@ def over_tasks(x: Tasks, y: Tasks, statistic: Statistic, paired: bool = False, d
 
 
 def joint(groups: Sequence[Group]) -> list[np.ndarray]:
-    """Adjusted p-values for all pairs of all groups together: an array `[pairs]` for each group.
+    """Returns adjusted p-values for all pairs of all groups together: an array `[pairs]` for each group.
 
     In each group, runs change places among all of its methods. If no method differs from another, the probability that any of
     the p-values is at most a is at most a, whatever the distributions. Pairs are taken in the order of their evidence, and
@@ -140,7 +140,7 @@ def joint(groups: Sequence[Group]) -> list[np.ndarray]:
 
 
 def _evidence_of(methods: Sequence[Moments], pairs: Sequence[tuple[int, int]]) -> np.ndarray:
-    """The evidence of each pair, `[pairs, draws]`, from moments `[draws]` or of one number."""
+    """Returns the evidence of each pair, `[pairs, draws]`, from moments `[draws]` or of one number."""
     return np.array([np.atleast_1d(welch_evidence(methods[i], methods[j])) for i, j in pairs])
 
 
@@ -150,7 +150,7 @@ def _shuffled(pool: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndar
 
 @lru_cache(maxsize=64)
 def _exchanges(m: int, n: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which of m + n runs are X's `[exchanges, m]` and which are Y's `[exchanges, n]`."""
+    """Returns which of m + n runs are X's `[exchanges, m]` and which are Y's `[exchanges, n]`."""
     if math.comb(m + n, m) <= MOST:
         of_x = np.array(list(itertools.combinations(range(m + n), m)))
         others = np.ones((len(of_x), m + n), dtype=bool)
@@ -161,13 +161,16 @@ def _exchanges(m: int, n: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _fraction(evidence: np.ndarray, given: np.ndarray, every: bool) -> float:
-    """The p-value: the fraction of exchanges with as much evidence. If not every one was made, the given runs count as one."""
+    """Returns the p-value: the fraction of exchanges with as much evidence.
+
+    If not every one was made, the given runs count as one.
+    """
     k = int((evidence >= _SAME * given).sum())
     return k / evidence.size if every else (1 + k) / (1 + evidence.size)
 
 
 def _one_sample(differences: np.ndarray) -> np.ndarray:
-    """`|t|` of differences `[..., n]`; infinite where they are equal and not 0."""
+    """Returns `|t|` of differences `[..., n]`; infinite where they are equal and not 0."""
     of = moments(differences)
     none = of.variance == 0
     equal = np.where(of.mean == 0, 0.0, np.inf)
@@ -183,7 +186,7 @@ class Moments(NamedTuple):
 
 
 def moments(values: np.ndarray) -> Moments:
-    """The moments of groups `[..., runs]`, two runs or more."""
+    """Returns the moments of groups `[..., runs]`, two runs or more."""
     runs, mean = values.shape[-1], values.mean(-1)
     variance = values.var(-1, ddof=1) / runs
     scale = np.abs(values).max(-1)
@@ -191,7 +194,7 @@ def moments(values: np.ndarray) -> Moments:
 
 
 def welch_evidence(x: Moments, y: Moments) -> np.ndarray:
-    """The evidence `[...]`, 0 or more, of Welch's t for a difference between the means of X and Y.
+    """Returns the evidence `[...]`, 0 or more, of Welch's t for a difference between the means of X and Y.
 
     `t = (mean x - mean y) / sqrt(v_x + v_y)`, `df = (v_x + v_y)^2 / (v_x^2 / (m - 1) + v_y^2 / (n - 1))`. If neither group
     has any spread, the evidence is infinite for different means and 0 for equal ones.
@@ -208,7 +211,7 @@ def welch_evidence(x: Moments, y: Moments) -> np.ndarray:
 
 
 def evidence(t: np.ndarray, df: np.ndarray) -> np.ndarray:
-    """The normal deviate that is about as improbable as `t` with `df` degrees of freedom: rises with t, falls with df.
+    """Returns the normal deviate that is about as improbable as `t` with `df` degrees of freedom: rises with t, falls with df.
 
     `(8 df + 1) / (8 df + 3) sqrt(df log(1 + t^2 / df))`.
 
