@@ -179,7 +179,6 @@ def report(
     bounds: Bounds = None,
     last_evaluations: int = 3,
     at_step: int | None = None,
-    diverged: str = "worst",
     allow_mixed: bool = False,
     group_by: Sequence[str] | str = (),
     anchors: str | Path | None = None,
@@ -194,8 +193,7 @@ def report(
         paired: compares runs with the same seed.
         bounds: the lowest and the highest possible return, or these by task.
         last_evaluations: the final return is the mean of so many last evaluations.
-        at_step: compares at this environment step; by default where the first finished run ended. 0 compares untrained agents.
-        diverged: what a diverged run counts as: "worst", or "leave_out".
+        at_step: compares at this environment step; by default where the first finished run ended.
         allow_mixed: compares runs even if their budgets, versions or update ratios differ.
         group_by: settings to show in the names of methods.
         anchors, published: JSON files with more normalisation anchors, and with published returns.
@@ -203,7 +201,7 @@ def report(
     Raises:
         TaacError: there are no usable runs, or an option is wrong.
     """
-    for name, number in (("last_evaluations", last_evaluations), ("at_step", 0 if at_step is None else at_step)):
+    for name, number in (("last_evaluations", last_evaluations), ("at_step", 1 if at_step is None else at_step)):
         if not isinstance(number, (int, np.integer)):
             raise TaacError(f"{name} must be an integer, got {number!r:.200}")
     if output_dir is not None and Path(output_dir).exists() and not Path(output_dir).is_dir():
@@ -212,7 +210,7 @@ def report(
         options = Options(
             last=last_evaluations, paired=paired, baseline=baseline, bounds=_bounds(bounds), allow_mixed=allow_mixed,
             group_by=tuple(group_by.split(",")) if isinstance(group_by, str) else tuple(group_by), at_step=at_step,
-            anchors=Path(anchors) if anchors else None, published=Path(published) if published else None, diverged=diverged,
+            anchors=Path(anchors) if anchors else None, published=Path(published) if published else None,
         )  # fmt: skip
         content = make_report(Path(root_dir), options)
         return Report(content, write_report(content, Path(output_dir or root_dir)))

@@ -18,11 +18,7 @@ def define_flags() -> None:
         "anchors", None, "A JSON file with more normalisation anchors; see taac/analysis/report/anchors.json."
     )
     absl_flags.DEFINE_integer(
-        "at_step", None, "Compare at this environment step; by default where the first finished run ended. 0 compares untrained "
-        "agents.", lower_bound=0,
-    )  # fmt: skip
-    absl_flags.DEFINE_string(
-        "diverged", "worst", "What a diverged run counts as: worst (it ranks below all others, and enters no mean) or leave_out."
+        "at_step", None, "Compare at this environment step; by default where the first finished run ended.", lower_bound=1
     )
     absl_flags.DEFINE_string(
         "published", None, "A JSON file with published returns to print beside these; see experiments/results/published.json."
@@ -58,7 +54,6 @@ def run() -> None:
         anchors=Path(given.anchors) if given.anchors else None,
         published=Path(given.published) if given.published else None,
         at_step=given.at_step,
-        diverged=given.diverged,
     )
     output = Path(flags.output_folder("--output_dir", given.output_dir)) if given.output_dir else root
     comparison = make_report(root, options)

@@ -461,27 +461,25 @@ def left_out(content):
     return {r["folder"]: r["left_out"] for r in content["runs"] if r["left_out"]}
 
 
-def test_unfinished_and_diverged_runs_are_left_out_on_request_and_reported(tmp_path):
+def test_unfinished_runs_are_left_out_and_reported(tmp_path):
     for seed in range(3):
         make_run(tmp_path / f"run{seed}", seed=seed, returns=np.array(STEPS) + seed)
     make_run(tmp_path / "short", seed=3, steps=STEPS[:4], status="running")
-    make_run(tmp_path / "nan", seed=4, returns=[1, 2, np.nan, 4, 5, 6, 7, 8, 9, 10])
     make_run(tmp_path / "nearly", seed=5, returns=np.array(STEPS) + 3, status="running")
     make_run(tmp_path / "crashed", seed=6, steps=STEPS[:2], status="failed")
     make_run(tmp_path / "at_once", seed=7, steps=[], status="failed")
     make_run(tmp_path / "pruned", seed=8, status="pruned")
-    content = make_report(tmp_path, Options(diverged="leave_out"))
+    content = make_report(tmp_path, Options())
     assert left_out(content) == {
         "crashed": "it failed: evaluated up to step 200 of 1000, compared at 1000",
         "at_once": "it has no evaluation yet; it failed",
-        "nan": "diverged: the return is not a finite number at step 300",
         "pruned": "a sweep pruned it",
         "short": "unfinished: evaluated up to step 400 of 1000, compared at 1000",
     }
     of = method_of(content, "Hopper-v5", "sac")
     assert of["seeds"] == [0, 1, 2, 5] and of["final"]["mean"]["estimate"] == pytest.approx(900 + 1.5)
     told = "\n".join(content["warnings"])
-    assert "run nan (sac) is left out: diverged" in told and "1 diverged run(s) left out, which flatters it" in told
+    assert "run short (sac) is left out: unfinished" in told
     assert "run nearly (sac) is included, but not finished: its status is 'running'" in told
 
 
@@ -681,9 +679,9 @@ def test_columns_that_are_missing_are_dashes(tmp_path):
 
 
 def test_nothing_to_compare(tmp_path):
-    make_run(tmp_path / "a", returns=[np.nan] * 10)
+    make_run(tmp_path / "a", steps=())
     with pytest.raises(TaacError, match="none of the 1 runs"):
-        make_report(tmp_path, Options(diverged="leave_out"))
+        make_report(tmp_path, Options())
     with pytest.raises(TaacError, match="last_evaluations"):
         make_report(tmp_path, Options(last=0))
 

@@ -119,7 +119,7 @@ def test_a_run_that_ended_when_its_actions_were_no_longer_finite(tmp_path):
     assert record.diverged == 450 and record.problems == (
         "diverged: training met numbers that are not finite, at step 450",
     )
-    content = make_report(tmp_path, Options(diverged="leave_out"))
+    content = make_report(tmp_path, Options())
     assert scores(content, "odd") == (None, None)
     told(folder, 450, status="finished")  # it was trained again, and came to its end
     assert next(r for r in run_records.find(tmp_path) if r.folder == "odd").diverged is None
@@ -130,13 +130,6 @@ def test_a_diverged_run_with_another_problem_is_left_out(tmp_path):
     make_run(tmp_path / "b", "taac", "Mine-v0", 4)
     content = make_report(tmp_path, Options())
     assert scores(content, "odd") == (None, None) and any("no run.json" in w for w in content["warnings"])
-
-
-@pytest.mark.parametrize("policy", ["best", "-1000"])
-def test_policies_that_are_none(tmp_path, policy):
-    campaign(tmp_path)
-    with pytest.raises(TaacError, match="--diverged must be"):
-        make_report(tmp_path, Options(diverged=policy))
 
 
 # --- At a step ------------------------------------------------------------------------------------
@@ -237,38 +230,7 @@ def test_a_run_without_an_evaluation_of_training_up_to_the_compared_step_is_left
 
 
 @pytest.mark.slow
-def test_untrained_agents_are_compared_where_step_0_is_asked_for(tmp_path):
-    """It compared the end instead. Returns at step 0 are 5 to 8 and 1 to 4; there is no area, and no share of no steps."""
-    for task in ("Hopper-v5", "Ant-v5"):
-        for method, first in {"a": 5, "b": 1}.items():
-            for seed in range(4):
-                returns = (first + seed, 80, 90)
-                make_run(tmp_path / task / f"{method}{seed}", method, task, seed, returns, steps=(0, 500, 1000))
-    make_run(tmp_path / "begun", "b", "Ant-v5", 4, (5,), steps=(0,), status="running")
-    make_run(tmp_path / "without", "b", "Ant-v5", 5, (80, 90), steps=(500, 1000))
-    content = make_report(tmp_path, Options(at_step=0))
-    assert [(task["task"], task["step"], task["evaluations"]) for task in content["tasks"]] == [
-        ("Ant-v5", 0, 1), ("Hopper-v5", 0, 1),
-    ]  # fmt: skip
-    means = {m["method"]: m["final"]["mean"]["estimate"] for m in content["tasks"][1]["methods"]}
-    assert means == {"a": 6.5, "b": 2.5} and content["family"] == {"final": 3, "area": 0}
-    assert {r["folder"]: r["left_out"] for r in content["runs"] if "/" not in r["folder"]} == {
-        "begun": None, "without": "evaluated from step 500 on, compared at 0",
-    }  # fmt: skip
-    told = {row["about"]: row["text"] for row in content["statements"]}
-    assert "step 0, as requested" in told["Compared step"] and "untrained agents" in told["Final return"]
-    assert content["over_tasks"]["curves"] is None
-    write_report(content, tmp_path / "out")
-
-
-def test_a_run_that_diverged_before_training_counts_at_step_0(tmp_path):
-    for seed in range(3):
-        make_run(tmp_path / f"{seed}", seed=seed, returns=["nan" if seed == 2 else 5, 8, 10], steps=(0, 500, 1000))
-    (method,) = only_method(make_report(tmp_path, Options(at_step=0)))[1:]
-    assert (method["runs"], method["diverged"], method["final"]["mean"]["estimate"]) == (3, 1, 5)
-
-
-def test_a_step_before_0_is_refused(tmp_path):
+def test_a_step_before_the_first_is_refused(tmp_path):
     make_run(tmp_path / "run")
-    with pytest.raises(TaacError, match="--at_step must be 0 or more, got -1"):
-        make_report(tmp_path, Options(at_step=-1))
+    with pytest.raises(TaacError, match="--at_step must be 1 or more, got 0"):
+        make_report(tmp_path, Options(at_step=0))

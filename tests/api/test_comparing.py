@@ -109,7 +109,7 @@ def test_every_option_reaches_the_report(monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(comparing, "make_report", lambda path, options: asked.append(options) or {})
     monkeypatch.setattr(comparing, "write_report", lambda content, folder: [folder])
-    plain = {"paired": True, "baseline": "sac", "at_step": 5, "diverged": "leave_out", "allow_mixed": True}
+    plain = {"paired": True, "baseline": "sac", "at_step": 5, "allow_mixed": True}
     files = {"anchors": tmp_path / "a.json", "published": tmp_path / "p.json"}
     taac.report(tmp_path, last_evaluations=1, bounds=(-1, 2), group_by="gamma", **plain, **files)
     assert asked == [Options(last=1, bounds=("-1,2",), group_by=("gamma",), **plain, **files)]

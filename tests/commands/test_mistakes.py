@@ -189,9 +189,6 @@ MISTAKES = {
     "a report of an empty folder": (["report", "--root_dir", "."], ["holds no run"]),
     "a report in a file": (["report", "--root_dir", ".", "--output_dir", "/dev/null"], ["/dev/null exists and is no folder"]),
     "no evaluations to report": (["report", "--root_dir", ".", "--last_evaluations", "0"], ["last_evaluations"]),
-    "another value of a diverged run": (
-        ["report", "--root_dir", ".", "--diverged", "best"], ["--diverged must be worst or leave_out"],
-    ),
     "an unbounded action space": (
         ["check", "--task", "tests.toy_tasks:taac-test/Unbounded-v0", "--method", "sac"], ["unbounded"],
     ),

@@ -42,13 +42,13 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
     warnings = [*told_apart, *comparable.refuse_mixtures(records, options.allow_mixed)]
     records, late = scores.match(records)
     warnings += late + comparable.roundings(records) + comparable.codes(records)
-    steps, policy = scores.compared_steps(records, options.at_step), options.diverged
+    steps = scores.compared_steps(records, options.at_step)
     warnings += [
         f"{task} is compared at step {step}, the last evaluation of all its runs up to step {options.at_step} (--at_step)"
         for task, step in steps.items()
         if options.at_step not in (None, step)
     ]
-    records = scores.treat_diverged(records, steps, policy)
+    records = scores.treat_diverged(records, steps)
     used = [r for r in records if text.left_out(r, steps) is None]
     warnings += text.run_warnings(records, steps)
     warnings += text.missing_warnings(root, found)

@@ -8,8 +8,7 @@ Each task is compared at one step that its runs have reached. It is the requeste
 finished run that ended first, or, if no run is finished, the last step that all of the task's runs have reached. Where not all
 runs that went so far were evaluated at that step, such as one that a hook ended, it is the last before it at which all were.
 
-- The final return of a run is the mean of its last k evaluations up to that step, without the one before training. At step 0,
-  which is compared only if it is requested, it is that one's.
+- The final return of a run is the mean of its last k evaluations up to that step, without the one before training.
   Finals and areas keep 12 digits, so that rounding makes no difference of equal success rates.
 - Its area under the curve is taken from the first step common to all runs to that step, and divided by their distance, so
   that it is a return again.
@@ -46,7 +45,6 @@ REPETITION = (
     "fraction_repeated", "mean_run", "max_run", "decisions", "length", "jerk", "action_change", "high_frequency", "effort",
     "fraction_same", "multiply_adds",
 )  # fmt: skip
-WORST, LEAVE_OUT = "worst", "leave_out"  # what counts for diverged runs
 
 
 class Options(NamedTuple):
@@ -60,8 +58,7 @@ class Options(NamedTuple):
     group_by: tuple[str, ...] = ()  # settings that the names of methods show
     anchors: Path | None = None  # a file with more anchors
     published: Path | None = None  # a file with published returns
-    at_step: int | None = None  # the step of comparison; None for the end of the first finished run; 0 for untrained agents
-    diverged: str = "worst"  # what a diverged run counts as, or "leave_out"
+    at_step: int | None = None  # the step of comparison; None for the end of the first finished run
 
 
 class Scores(NamedTuple):
@@ -87,10 +84,8 @@ def checked(options: Options) -> Options:
     """Returns the options. Refuses what is out of range."""
     if options.last < 1:
         raise TaacError(f"--last_evaluations must be 1 or more, got {options.last}")
-    if options.at_step is not None and options.at_step < 0:
-        raise TaacError(f"--at_step must be 0 or more, got {options.at_step}")
-    if options.diverged not in (WORST, LEAVE_OUT):
-        raise TaacError(f"--diverged must be {WORST} or {LEAVE_OUT}, got {options.diverged!r}")
+    if options.at_step is not None and options.at_step < 1:
+        raise TaacError(f"--at_step must be 1 or more, got {options.at_step}")
     return options
 
 
@@ -152,21 +147,15 @@ def only_diverged(record: Record) -> bool:
 
 
 def has_diverged(record: Record, step: int) -> bool:
-    """Returns whether a run counts as diverged at the compared step.
-
-    Those that are left out keep a problem; see `treat_diverged`.
-    """
+    """Returns whether a run counts as diverged at the compared step; see `treat_diverged`."""
     return not record.problems and record.diverged is not None and record.diverged <= step
 
 
-def treat_diverged(records: Sequence[Record], steps: Mapping[str, int], policy: str) -> list[Record]:
-    """Makes diverged runs usable, unless they are left out.
-
-    A diverged run keeps its evaluations from before the divergence.
-    """
+def treat_diverged(records: Sequence[Record], steps: Mapping[str, int]) -> list[Record]:
+    """Makes diverged runs usable: they keep their evaluations from before the divergence."""
     found = []
     for r in records:
-        if policy == LEAVE_OUT or not only_diverged(r) or r.task is None or r.task not in steps:
+        if not only_diverged(r) or r.task is None or r.task not in steps:
             found.append(r)
         else:
             kept = r.steps < r.diverged
@@ -188,7 +177,7 @@ def compared_steps(records: Sequence[Record], at_step: int | None) -> dict[str, 
     steps = {}
     for task in sorted({r.task for r in records if r.task}):
         group = [r for r in records if r.task == task]
-        runs = [r for r in group if not r.problems and r.last_due is not None and (r.last_due > 0 or at_step == 0)]
+        runs = [r for r in group if not r.problems and r.last_due]
         finished = [r for r in runs if r.status == "finished"]
         ended = [int(r.due[-1]) for r in finished or runs]
         if not ended:  # all diverged
@@ -251,8 +240,8 @@ def exact(value: float) -> float:
 
 
 def counted(record: Record, step: int) -> np.ndarray:
-    """Returns which evaluations `[n]` are up to a step, and not of the untrained agent at step 0, unless that is the step."""
-    return ((record.steps > 0) | (step == 0)) & (record.due <= step)
+    """Returns which evaluations `[n]` are up to a step, and not of the untrained agent at step 0."""
+    return (record.steps > 0) & (record.due <= step)
 
 
 def _repetition(values: Callable[[str], np.ndarray]) -> dict[str, float]:

@@ -31,12 +31,7 @@ def html_file(name: str) -> str:
 
 def statements(content: dict[str, Any]) -> list[dict[str, str]]:
     """Returns a subject and a text for each kind of number: what it is and how it was estimated."""
-    options, at_step, policy = content["options"], content["options"]["at_step"], content["options"]["diverged"]
-    applies = {
-        "no step was asked for" if at_step is None else "a step was asked for",
-        "untrained" if at_step == 0 else "trained",
-        policy,
-    }
+    options = content["options"]
     bounded = ", ".join(f"{task['task']} {task['bounds']}" for task in content["tasks"] if task["bounds"])
     values = {
         **options,
@@ -47,14 +42,13 @@ def statements(content: dict[str, Any]) -> list[dict[str, str]]:
         "exact test and the interval is Newcombe's, from Clopper-Pearson's. " if bounded else "",
         "tuning": "; ".join(f"{method}: {text}" for method, text in content["tuning"].items()),
         "points": MOST_POINTS,
+        "compared": "the last evaluation of the finished run that ended first or, if no run is finished, the last step that all "
+        "runs have reached; where not all runs that went so far were evaluated there, the last step before it at which all were"
+        if options["at_step"] is None else
+        f"the last evaluation of all its runs up to step {options['at_step']}, as requested (--at_step)",
     }  # fmt: skip
-    found = []
-    for section in html_file("statements.md").split("\n## ")[1:]:
-        head, text = section.split("\n", 1)
-        about, _, condition = head.partition(" | ")
-        if not condition or condition in applies:
-            found.append({"about": about, "text": string.Template(" ".join(text.split())).substitute(values)})
-    return found
+    sections = (section.split("\n", 1) for section in html_file("statements.md").split("\n## ")[1:])
+    return [{"about": about, "text": string.Template(" ".join(text.split())).substitute(values)} for about, text in sections]
 
 
 def ahead(content: dict[str, Any]) -> list[str]:
@@ -162,9 +156,6 @@ def run_warnings(records: Sequence[Record], steps: Mapping[str, int]) -> list[st
                 f"run {r.folder} ({r.method}) is finished, but its evaluations end at step {r.last_step} of {r.budget}; "
                 f"runs on {r.task} are compared no later than that"
             )
-    diverged = Counter((r.task, r.method) for r in records if any(p.startswith("diverged") for p in r.problems))
-    for (task, method), n in sorted(diverged.items(), key=str):
-        warnings.append(f"{method} on {task}: {n} diverged run(s) left out, which flatters it")
     return warnings
 
 
@@ -244,6 +235,6 @@ def untrained_warnings(by_task: AllScores, steps: Mapping[str, int], kept: Mappi
         for r in (r for of in methods.values() for r, final in zip(of.records, of.final) if np.isfinite(final)):
             updates = r.evaluations.get("updates", r.steps)[counted(r, steps[task])]
             early += [] if updates[-kept[task] :].all() else [r]
-        if early and steps[task] > 0:
+        if early:
             warnings.append(f"final returns on {task} count evaluations before the first update: {named(early)}")
     return warnings
