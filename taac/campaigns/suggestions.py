@@ -35,31 +35,20 @@ class Suggestions:
         self._steps, self.interval = steps, interval
 
     def _new_study(self) -> Any:
-        pruners, whole = self._optuna.pruners, self._steps * len(self._sweep.seeds)
-        pruner = pruners.NopPruner()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # some are experimental in some versions
-            if self._sweep.pruner == "median":
-                pruner = pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=self._steps // 4)
-            elif self._sweep.pruner == "hyperband":
-                least = min(max(self.interval, self._steps // 4), whole)
-                pruner = pruners.HyperbandPruner(min_resource=least, max_resource=whole, reduction_factor=3)
-            return self._optuna.create_study(study_name="taac", direction="maximize", pruner=pruner)
+        pruners = self._optuna.pruners
+        median = pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=self._steps // 4)
+        pruner = median if self._sweep.pruner == "median" else pruners.NopPruner()
+        return self._optuna.create_study(direction="maximize", pruner=pruner)
 
-    def _add(self, study: Any, trial: Trial, asked: bool = False) -> Any:
-        """Adds a trial to a study. Returns Optuna's object of one that runs, which may be `asked` about its last report."""
+    def _add(self, study: Any, trial: Trial) -> Any:
+        """Adds a trial to a study. Returns Optuna's object of one that runs."""
         values = {d.name: d.value(trial.texts[d.name]) for d in self._sweep.dimensions}
-        running, of_rungs = trial.state == "running", self._sweep.pruner == "hyperband"
         reports = {} if trial.state == "diverged" else dict(trial.reports)
-        if running or of_rungs:
+        if trial.state == "running":
             study.enqueue_trial(values)
             live = study.ask(self._spaces)
-            for number, (step, mean) in enumerate(reports.items(), 1):
+            for step, mean in reports.items():
                 live.report(mean, step)
-                if of_rungs and not (asked and number == len(reports)):
-                    live.should_prune()  # compares with what earlier trials had at a rung, which it also notes for later ones
-            if not running:
-                study.tell(live, trial.value, self._state(trial))
             return live
         study.add_trial(self._optuna.trial.create_trial(
             state=self._state(trial), value=trial.value, params=values, distributions=self._spaces, intermediate_values=reports,
@@ -87,5 +76,5 @@ class Suggestions:
 
     def should_prune(self, trial: Trial) -> bool:
         study = self._new_study()
-        found = [self._add(study, trial, True) if t.number == trial.number else self._add(study, t) for t in self._record.trials]
+        found = [self._add(study, trial if t.number == trial.number else t) for t in self._record.trials]
         return bool(found[trial.number].should_prune())

@@ -23,7 +23,6 @@ FIRST_SEED = 1000  # so that the seeds of a sweep are not those of a comparison,
 STATES = ("running", "complete", "pruned", "diverged", "failed")
 OBJECTIVES = {
     "mean": "mean of final returns",
-    "iqm": "interquartile mean of final returns",
     "area": "mean area under the curve",
 }
 _MOST_TRIALS = 100_000
@@ -37,11 +36,11 @@ class Sweep:
         search: settings and their values, `NAME=LOW..HIGH`, `NAME=log:LOW..HIGH` or `NAME=A|B`; see `search_space`.
         trials: settings that are tried.
         seeds, first_seed: each trial has the seeds `first_seed`, ..., `first_seed + seeds - 1`; or `seeds` lists them.
-        objective: what is maximised over the seeds of a trial: "mean" or "iqm" of final returns, or "area", the mean area under
-            the curve. A final return is the mean of the last `last_evaluations` evaluations, as in reports.
+        objective: what is maximised over the seeds of a trial: "mean", that of final returns, or "area", that of areas under the
+            curve. A final return is the mean of the last `last_evaluations` evaluations, as in reports.
         last_evaluations: see above.
         pruner: stops trials whose evaluations are worse than those of others. "median": than the median of the earlier
-            trials at the same step; "hyperband"; "none".
+            trials at the same step; "none".
         sampler: "tpe", which learns from earlier trials, or "random".
         sampler_seed: decides what is tried.
     """
@@ -52,9 +51,9 @@ class Sweep:
         trials: int = 20,
         seeds: int | Sequence[int] = 3,
         first_seed: int = FIRST_SEED,
-        objective: Literal["mean", "iqm", "area"] = "mean",
+        objective: Literal["mean", "area"] = "mean",
         last_evaluations: int = 3,
-        pruner: Literal["median", "hyperband", "none"] = "median",
+        pruner: Literal["median", "none"] = "median",
         sampler: Literal["tpe", "random"] = "tpe",
         sampler_seed: int = 0,
     ):

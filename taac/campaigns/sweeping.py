@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from taac.campaigns.comparison import check_folders
@@ -49,18 +49,17 @@ class Sweeping:
         jobs: trials at a time.
         steps: environment steps of a run.
         score: returns the score of a finished run by its folder.
-        combine: returns the objective of a trial from the scores of its seeds.
         tell: called with each trial that has ended.
     """
 
     def __init__(
         self, sweep: Sweep, record: Record, suggestions: Suggestions, plan: Callable[[Trial, int], Run],
         launcher: LocalProcesses, jobs: int, steps: int,
-        score: Callable[[Path], float], combine: Callable[[Sequence[float]], float], tell: Callable[[Trial], None],
+        score: Callable[[Path], float], tell: Callable[[Trial], None],
     ):  # fmt: skip
         self._sweep, self._record, self._suggestions, self._plan = sweep, record, suggestions, plan
         self._launcher, self._jobs, self._steps = launcher, jobs, steps
-        self._score, self._combine, self._tell = score, combine, tell
+        self._score, self._tell = score, tell
         self._active = {t.number: _Active(t, plan(t, sweep.seeds[0])) for t in record.trials if t.state == "running"}
 
     def run(self) -> None:
@@ -105,7 +104,7 @@ class Sweeping:
                 self._end(active, "failed", why=str(error)[:_LONGEST])
                 return
             if len(active.scores) == len(self._sweep.seeds):
-                self._end(active, "complete", value=self._combine(active.scores))
+                self._end(active, "complete", value=sum(active.scores) / len(active.scores))
                 return
             active.run, active.attempts = self._plan(active.trial, self._sweep.seeds[len(active.scores)]), 0
         if not active.launched and time.monotonic() >= active.not_before:

@@ -31,13 +31,13 @@ def define_flags() -> None:
     absl_flags.DEFINE_string("seeds", None, "The number of seeds of a trial, 3 by default; or the seeds: 1000,1007.")
     absl_flags.DEFINE_integer("first_seed", None, "The first seed; 1000 by default, as comparisons begin at 0.", lower_bound=0)
     absl_flags.DEFINE_enum(
-        "objective", None, ["mean", "iqm", "area"],
-        "What is maximised over seeds: mean (the default) or interquartile mean of final returns, or mean area under the curve.",
+        "objective", None, ["mean", "area"], "The mean over seeds that is maximised: of final returns (mean, the default) or of "
+        "areas under the curve.",
     )  # fmt: skip
     absl_flags.DEFINE_integer(
         "last_evaluations", None, "A final return is the mean of this many last evaluations, 3 by default.", lower_bound=1
     )
-    absl_flags.DEFINE_enum("pruner", None, ["median", "hyperband", "none"], "What stops poor trials early; median by default.")
+    absl_flags.DEFINE_enum("pruner", None, ["median", "none"], "What stops poor trials early; median by default.")
     absl_flags.DEFINE_enum("sampler", None, ["tpe", "random"], "What proposes settings; tpe by default.")
     absl_flags.DEFINE_integer("sampler_seed", None, "Decides what is proposed; 0 by default.", lower_bound=0)
     absl_flags.DEFINE_integer("jobs", 1, "Number of trials at a time, each on one thread.", lower_bound=1)
@@ -80,7 +80,7 @@ def run() -> None:
         told = f"{left} of {sweep.trials} trials to train, {len(sweep.seeds)} seeds x {steps} steps each"
         print(printable(f"{root}: {told}"), flush=True)
         launcher, jobs = LocalProcesses(), flags.FLAGS.jobs
-        Sweeping(sweep, record, suggestions, plan, launcher, jobs, steps, *scoring(sweep), tell).run()
+        Sweeping(sweep, record, suggestions, plan, launcher, jobs, steps, scoring(sweep), tell).run()
         check_unchanged([plan(trial, sweep.seeds[0]) for trial in record.trials])
         best = record.best()
         if best is None:
@@ -162,13 +162,12 @@ def check_unchanged(runs: Sequence[Run]) -> None:
             )
 
 
-def scoring(sweep: Sweep) -> tuple[Callable[[Path], float], Callable[[Sequence[float]], float]]:
-    """Returns the score of a run by its folder, and the objective from the scores of several, as reports define them."""
+def scoring(sweep: Sweep) -> Callable[[Path], float]:
+    """Returns what computes the score of a run by its folder, as reports define it."""
     import numpy as np
 
     from taac.analysis.curves.learning_curves import area_under_curve
     from taac.analysis.readers import run_records
-    from taac.analysis.statistics.intervals import STATISTICS
 
     def score(folder: Path) -> float:
         problems: list[str] = []
@@ -180,10 +179,7 @@ def scoring(sweep: Sweep) -> tuple[Callable[[Path], float], Callable[[Sequence[f
             return area_under_curve(steps, returns)
         return float(returns[steps > 0][-sweep.last_evaluations :].mean())
 
-    def combine(found: Sequence[float]) -> float:
-        return float(STATISTICS["iqm" if sweep.objective == "iqm" else "mean"]([np.array(found)]))
-
-    return score, combine
+    return score
 
 
 def write_best(root: Path, sweep: Sweep, record: Record, request: RunRequest, steps: int) -> Path:
