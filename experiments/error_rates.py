@@ -43,7 +43,7 @@ def _lognormal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _two_peaks(chance: float) -> Draw:
-    """Draws solved or not, with a little noise."""
+    """Returns what draws solved or not, with a little noise."""
     return lambda rng, shape: (rng.random(shape) < chance) + 0.02 * rng.normal(size=shape)
 
 
@@ -65,7 +65,7 @@ def _some_diverged(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarr
 
 
 def _first(of_first: Draw, of_others: Draw) -> Draw:
-    """Draws the first method's runs from one distribution, those of the others from another."""
+    """Returns what draws the first method's runs from one distribution, those of the others from another."""
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         scores = of_others(rng, shape)
@@ -188,7 +188,7 @@ def _holm(p: np.ndarray) -> np.ndarray:
 
 
 def _welch_p_values(scores: np.ndarray, family: Family) -> np.ndarray:
-    """Welch's p-values `[tasks * pairs]`; 0 for different means without spread; diverged runs left out, as they often are."""
+    """Returns Welch's p-values `[tasks * pairs]`: 0 for different means without spread, and without the diverged runs."""
     values, (i, j) = np.where(np.isfinite(scores), scores, np.nan), np.array(family.pairs).T
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # of means without spread, and of methods whose runs all diverged
@@ -201,7 +201,7 @@ def _welch_p_values(scores: np.ndarray, family: Family) -> np.ndarray:
 
 
 def tables(trials: int, chosen: Sequence[Family] = FAMILIES) -> Iterator[str]:
-    """Returns the tables of docs/statistics.md, of wrong verdicts and of what is found, for each family."""
+    """Yields the tables of docs/statistics.md, of wrong verdicts and of what is found, for each family."""
     for family in chosen:
         comparisons = len(family.pairs) * family.tasks
         fewer = trials if comparisons == 1 else max(1, trials // 10)  # where permutation tests are needed in every family

@@ -47,7 +47,7 @@ PRODUCTS = {"float32": "plain", "TF32": "tf32", "bfloat16": "bfloat16"}
 
 
 def rows() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Returns each row of the table of updates, the papers' sizes and float32 first: its name, and the options of its process."""
+    """Yields the rows of the table of updates, the papers' sizes and float32 first: name and options of the process."""
     modes, last = ("compiled, own CUDA graph", "eager", "compiled"), ("TF32", "bfloat16", "1024-1024")
 
     def place(row: tuple[str, dict[str, Any]]) -> tuple[int, int]:

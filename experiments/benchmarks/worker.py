@@ -59,7 +59,7 @@ class Meter:
 
 
 def run(tasks: dict[str, Callable[[dict[str, Any], Callable[..., None]], None]]) -> None:
-    """Is the process's main: options as JSON in the first argument, among them `task`, and `cpu` to pin to."""
+    """Runs the process: options as JSON in the first argument, among them `task`, and `cpu` to pin to."""
     options = json.loads(sys.argv[1])
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print must not come between the answers

@@ -22,7 +22,7 @@ SIZES = (40, 64, 96, 128, 192)  # kilobytes
 
 
 def campaign(folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
-    """Raises an error at every call, or at every n-th, `given.every`; then tries file systems of several sizes."""
+    """Makes every call fail in turn, or every n-th (`given.every`); then tries file systems of several sizes."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     calls, expected = runs.whole(SETTING, folder)

@@ -194,7 +194,7 @@ class Campaign:
         return None
 
     def _left_behind(self, kind: Interruption | None) -> str | None:
-        """Returns whether processes outlive the run; a compiler may, until it is done."""
+        """Kills processes that outlive the run and says so; a compiler may, until it is done. None: there are none."""
         if kind is not None and kind.when == "compiling":
             return None
         left = interruptions.outliving(self.child, 20)
@@ -235,7 +235,7 @@ def mark(path: Path) -> None:
 
 
 def began_wrongly(saved: list[int], said: str) -> str | None:
-    """Returns whether a run that got to training began elsewhere than at its newest checkpoint: its bits would not tell.
+    """Says if a run that got to training began elsewhere than at its newest checkpoint, which its bits would not tell; else None.
 
     Args:
         saved: the checkpoints that were there, the newest first.

@@ -80,7 +80,7 @@ def svg_markers(methods: int) -> list[dict[str, str]]:
 
 
 def line(number: int, points: int) -> dict[str, Any]:
-    """Keywords of `plot` for a method's curve of so many points."""
+    """Returns the keywords of `plot` for a method's curve of so many points."""
     of = style(number)
     return {
         "color": of.color,
@@ -94,7 +94,7 @@ def line(number: int, points: int) -> dict[str, Any]:
 
 
 def faint(methods: int) -> tuple[float, float]:
-    """Opacities of the bands and of the single runs of so many methods in one picture."""
+    """Returns the opacities of the bands and of the single runs of so many methods in one picture."""
     return (0.18, 0.35) if methods <= 6 else (0.07, 0.2)
 
 

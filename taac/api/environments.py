@@ -63,7 +63,7 @@ def named(environment: Environment | None, as_object: bool = False) -> Named:
 
 
 def unknown_elsewhere(name: str | None, imports: Collection[str] = ()) -> str | None:
-    """Returns why other processes cannot make an environment by its name: this program, or a module of its own, registered it.
+    """Returns why other processes cannot make an environment by its name: this program, or a module it imported, registered it.
 
     None if they can, or if it is of a package that they import, or of a module in `imports`, which the configuration imports.
     """

@@ -169,10 +169,10 @@ def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
         )
     try:
         with open(source, "rb") as file, np.load(file, allow_pickle=False) as held:
-            most = available_bytes(torch.device("cpu"))
+            most = available_bytes(torch.device("cpu")) // 2  # the replay buffer takes a copy
             total = sum(info.file_size for info in held.zip.infolist())
             if total > most:
-                raise ValueError(f"its arrays have {total} bytes, expected at most {most}, the free memory")
+                raise ValueError(f"its arrays have {total} bytes, expected at most {most}, half of the free memory")
             meta = json.loads(held["meta"].tobytes().decode())
             version = int(meta["format"])
             if version > FORMAT:
@@ -193,7 +193,7 @@ def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
 
 
 def _frame_specs(environment: VectorEnvironment) -> TimeStep:
-    """Dtypes and shapes of a frame. `_check` compares the reward's shape, with a better message."""
+    """Returns dtypes and shapes of a frame. `_check` compares the reward's shape, with a better message."""
     return specs.time_step_spec(environment.observation_spec, environment.action_spec, None)
 
 

@@ -70,7 +70,7 @@ class ExportedPolicy(nn.Module):
 
 
 def _chosen(mask: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Is `torch.where`, of bools without it: onnxruntime chooses between no bools."""
+    """Chooses as `torch.where`, of bools without it: onnxruntime chooses between no bools."""
     mask = nest.broadcast(mask, y)
     return (mask & x) | (~mask & y) if y.dtype == torch.bool else torch.where(mask, x, y)
 

@@ -34,7 +34,7 @@ def keep_freed_memory() -> None:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Bytes that can still be allocated: on the GPU, or within the machine's memory and this process's control group."""
+    """Returns the bytes that can still be allocated: on the GPU, or in the machine's memory and this process's control group."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)

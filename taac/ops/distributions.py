@@ -17,7 +17,7 @@ _MIN_ALPHA = 1e-10
 
 
 def squash_log_det(pre_tanh: torch.Tensor) -> torch.Tensor:
-    """`log |d tanh(x) / dx| = log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x))`, elementwise. Exact at saturation."""
+    """Computes `log |d tanh(x) / dx| = log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x))`, elementwise; exact at saturation."""
     return 2.0 * (_LOG_2 - pre_tanh - F.softplus(-2.0 * pre_tanh))
 
 

@@ -33,6 +33,7 @@ from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import printable
 from taac.specs import ACTION_MASK
 
+_NONE = "switch_threshold, hold and delay must be a number each, or several, got none"
 Over = Literal["hold", "delay"]  # conditions of which there may be a mean return
 
 
@@ -170,7 +171,7 @@ def evaluate_conditions(
     """
     thresholds, holds, delays = tuple(dict.fromkeys(switch_thresholds)), tuple(dict.fromkeys(holds)), tuple(dict.fromkeys(delays))
     if not (thresholds and holds and delays):
-        raise TaacError("switch_threshold, hold and delay must be a number each, or several, got none")
+        raise TaacError(_NONE)
     for name, numbers, least in (("hold", holds, 1), ("delay", delays, 0)):
         if wrong := [n for n in numbers if n < least]:
             raise TaacError(f"{name} must be {least} or more steps, got {wrong[0]}")
@@ -220,6 +221,8 @@ def evaluate_runs(
     settings are told apart as in reports. Also returns notes on the runs that are left out, and on differences of
     those played, with `allow_mixed`.
     """
+    if not (thresholds and holds and delays):
+        raise TaacError(_NONE)
     every, records = groups.labelled(run_records.find(Path(root)))[0], list[run_records.Record]()
     left = Counter[str]()
     for r in sorted(every, key=lambda r: (r.task or "", r.method)):
@@ -236,7 +239,7 @@ def evaluate_runs(
         raise TaacError(f"no method of the runs in {root} has a switch_threshold: leave it out")
     for r in {(r.task, r.method): r for r in records}.values():  # refuses what does not fit before any episode
         try:
-            with _loaded(Path(root) / r.folder, max(holds, default=1), max(delays, default=0), best, trusted):
+            with _loaded(Path(root) / r.folder, max(holds), max(delays), best, trusted):
                 pass
         except TaacError as error:
             raise TaacError(f"{r.folder}: {error}") from error

@@ -201,14 +201,16 @@ class SummaryWriter:
     def hyper_parameters(self, values: Mapping[str, Any]) -> None:
         """Writes the run's entry in the hparams view, with `evaluation/return` as the metric.
 
-        Other values than numbers and strings are written as text, and None leaves the cell empty. All runs should have the same
+        Other values than numbers are written as text, and None leaves the cell empty. All runs should have the same
         names, because the view reads its columns from just one of them.
         """
         from torch.utils.tensorboard.summary import hparams
 
-        known = {name: v if v is None or isinstance(v, (int, float, str)) else str(v) for name, v in values.items()}
-        columns, _, _ = hparams({name: 0.0 if v is None else v for name, v in known.items()}, {"evaluation/return": None})
-        for record in (columns, hparams(known, {})[1]):
+        numbers = {name: v for name, v in values.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
+        cells = {name: numbers.get(name, str(v)) for name, v in values.items()}
+        columns, _, _ = hparams(cells, {"evaluation/return": None})
+        _, row, _ = hparams({name: cell for name, cell in cells.items() if values[name] is not None}, {})
+        for record in (columns, row):
             self._writer.file_writer.add_summary(record, 0)
 
     def finished(self, env_steps: int) -> None:

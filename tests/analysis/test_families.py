@@ -393,9 +393,9 @@ def test_holm_by_hand():
 # --- Power ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("effect, seeds", [(0.5, 64), (1.0, 17), (0.8, 26)])
+@pytest.mark.parametrize("effect, seeds", [(0.5, 64), (1.0, 17), (0.8, 26), (2.0, 6)])
 def test_seeds_needed_are_those_of_printed_tables(effect, seeds):
-    assert experiment.seeds_needed(effect, 1) == seeds  # Cohen 1988, table 2.4.1: 64, 17, 26 for a power of 0.8
+    assert experiment.seeds_needed(effect, 1) == seeds  # Cohen 1988, table 2.4.1: 64, 17, 26; docs/comparing.md: 17, 6
 
 
 def test_seeds_needed_are_at_least_what_a_permutation_test_needs():

@@ -90,9 +90,9 @@ def test_what_does_not_fit_one_of_many_runs_is_refused_before_any_episode(tmp_pa
         evaluate_runs(tmp_path, 2, 5, (None,), (1,), (0, 3), False, False)
     with pytest.raises(TaacError, match=r"no method of the runs in .* has a switch_threshold"):
         evaluate_runs(tmp_path, 2, 5, (0.5,), (1,), (0,), False, False)
-    for holds, delays in (((), (0,)), ((1,), ())):
+    for conditions_of in (((), (1,), (0,)), ((None,), (), (0,)), ((None,), (1,), ())):
         with pytest.raises(TaacError, match="got none"):
-            evaluate_runs(tmp_path, 2, 5, (None,), holds, delays, False, False)
+            evaluate_runs(tmp_path, 2, 5, *conditions_of)
 
 
 def test_the_best_agent_may_be_asked_for(trained, monkeypatch):

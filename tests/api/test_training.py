@@ -51,7 +51,8 @@ def test_importing_is_light_and_works_where_gin_is_locked():
     code += "assert gin.config_is_locked()"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert set(taac.API) <= set(dir(taac)) and all(hasattr(taac, name) for name in taac.API)
-    assert sys.modules["taac.api"].__all__ == taac.API  # what the stub says
+    assert sys.modules["taac.api"].__all__ == taac.API
+    assert "from taac.api import *" in Path(taac.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
     with pytest.raises(AttributeError, match="has no attribute 'tran'"):
         taac.tran  # noqa: B018
 

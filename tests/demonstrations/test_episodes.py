@@ -279,7 +279,7 @@ def test_a_file_of_other_arrays_is_refused(recorded, monkeypatch, name, array, m
     with np.load(path) as held:
         arrays = {**held, name: array}
     np.savez(path, **{name: given for name, given in arrays.items() if given is not None})
-    monkeypatch.setattr(episode_files, "available_bytes", lambda device: 1 << 20)
+    monkeypatch.setattr(episode_files, "available_bytes", lambda device: 1 << 21)
     with pytest.raises(TaacError, match=message):
         read(str(path), environment)
 

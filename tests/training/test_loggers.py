@@ -14,7 +14,7 @@ import pytest
 
 from taac.analysis.readers import events, run_records
 from taac.errors import TaacError
-from taac.training import loggers
+from taac.training import loggers, reporting
 from tests.analysis.campaigns import make_run
 from tests.methods import thinned
 from tests.training.runs import assert_same_parameters, run
@@ -107,6 +107,16 @@ def test_a_logger_that_fails_is_left_out_with_one_warning(tmp_path, plain, capsy
     assert [call[0] for call in Notes.calls].count(fails) == 1
     told = [line for line in capsys.readouterr().err.splitlines() if "notes is left out" in line]
     assert len(told) == 1 and f"RuntimeError: no connection\\x1b in {fails}" in told[0]
+
+
+def test_a_logger_ends_where_no_event_file_can_be_opened(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(reporting, "SummaryWriter", full)
+    with pytest.raises(OSError, match="No space left"):
+        run(tmp_path / "run", *SHORT, "Reporter.loggers = @Notes()")
+    assert [call[0] for call in Notes.calls] == ["begin", "end"]
 
 
 def test_what_is_no_logger_is_refused():

@@ -149,8 +149,10 @@ def test_the_configuration_is_there_as_text(campaign):
 def test_the_hparams_view_shows_every_run_and_setting(campaign):
     shown = campaign.experiment()
     assert [m["name"]["tag"] for m in shown["metricInfos"]] == ["evaluation/return"]
-    names = {info["name"] for info in shown["hparamInfos"]}
-    assert names == {"method", "environment", "seed", *TASK_MACROS}
+    types = {info["name"]: info["type"] for info in shown["hparamInfos"]}
+    assert types.keys() == {"method", "environment", "seed", *TASK_MACROS}
+    # A column has the type of the first run's value, so what may be a text elsewhere is one: True here, 'scale' there.
+    assert (types["gamma"], types["normalize_rewards"]) == ("DATA_TYPE_FLOAT64", "DATA_TYPE_STRING")
     sessions = {s["name"]: s for s in campaign.sessions()}
     assert set(sessions) == set(campaign.methods)
     for seed, method in enumerate(campaign.methods):
@@ -158,7 +160,7 @@ def test_the_hparams_view_shows_every_run_and_setting(campaign):
         environment = "Acrobot-v1" if method in DISCRETE_METHODS else "Pendulum-v1"
         assert (values["method"], values["environment"], values["seed"]) == (method, environment, seed)
         assert values["gamma"] == pytest.approx(0.9 + seed / 1000) and values["hidden_layers"] == "(8,)"
-        assert values["normalize_rewards"] == 1
+        assert values["normalize_rewards"] == "True"
         assert ("beta_min_prob" in values) is (method.startswith("taac") or method in ("sac_hybrid", "sdar"))
         assert metric["name"]["tag"] == "evaluation/return" and metric["trainingStep"] >= 240 and metric["value"] < 0
         assert [s["status"] for s in sessions[method]["sessions"]] == ["STATUS_SUCCESS"]

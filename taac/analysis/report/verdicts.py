@@ -49,7 +49,7 @@ class Anchor(NamedTuple):
     bounds: Range | None = None  # the lowest and highest possible return, where a file declares them
 
     def scores(self, returns: np.ndarray) -> np.ndarray:
-        """Normalises returns `[...]` to scores, `(y - y0) / (y1 - y0)`, of returns `[...]`. A diverged run keeps -inf."""
+        """Normalises returns `[...]` to scores, `(y - y0) / (y1 - y0)`. A diverged run keeps -inf."""
         return np.where(np.isneginf(returns), -math.inf, (returns - self.y0) / (self.y1 - self.y0))
 
 

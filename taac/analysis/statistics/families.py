@@ -76,7 +76,7 @@ def verdicts(
     paired: bool = False,
     confidence: float = CONFIDENCE,
 ) -> list[Verdict]:
-    """Verdicts on a family of comparisons. If no methods differ, the probability of any wrong verdict is at most 1 - confidence.
+    """Decides a family of comparisons. If no methods differ, the probability of any wrong verdict is at most 1 - confidence.
 
     A comparison with a single run of a method can have no verdict, so the others are not corrected for it.
 
@@ -176,7 +176,7 @@ def _enough(c: Comparison) -> bool:
 
 
 def _ranked(c: Comparison) -> Comparison:
-    """Scores as midranks among the runs of both methods, divided by their number.
+    """Returns the scores as midranks among the runs of both methods, divided by their number.
 
     The difference of the means is then P(X > Y) - 1/2.
     """
@@ -186,7 +186,7 @@ def _ranked(c: Comparison) -> Comparison:
 
 
 def _placed(c: Comparison) -> Comparison:
-    """Scores as placements, shifted so that the difference of their means is P(X > Y) - 1/2.
+    """Returns the scores as placements, shifted so that the difference of their means is P(X > Y) - 1/2.
 
     The placement of a run is the fraction of the other method's runs below it, ties counted half. The means of X's and of Y's
     are P and 1 - P, the same estimate; its variance is that of both samples, `s_x^2 / m + s_y^2 / n`, whatever their spreads.
