@@ -34,13 +34,18 @@ def parts(name, value):
     if items is None:
         yield name, value
     for key, part in items or ():
-        yield from parts(f"{name}.{key}", part)
+        yield from parts(f"{name}.{as_named(key)}", part)
+
+
+def as_named(key):
+    """Returns a key as the policy's names have it."""
+    return key.strip("/").replace("/", ".") if isinstance(key, str) else key
 
 
 def action_in(space, name, outputs):
     """Returns the environment's action, of which each array is an output of the policy."""
     if isinstance(space, gymnasium.spaces.Dict):
-        return {key: action_in(part, f"{name}.{key}", outputs) for key, part in space.spaces.items()}
+        return {key: action_in(part, f"{name}.{as_named(key)}", outputs) for key, part in space.spaces.items()}
     if isinstance(space, gymnasium.spaces.Tuple):
         return tuple(action_in(part, f"{name}.{i}", outputs) for i, part in enumerate(space.spaces))
     return outputs[name][0]

@@ -197,7 +197,12 @@ def broadcast(mask: Tensor, leaf: Tensor) -> Tensor:
 
 def where(mask: Tensor, nest: Nest, other: Nest) -> Nest:
     """Returns the nest of the leaves of `nest` where the mask of their first dimensions is true, else of those of `other`."""
-    return map_structure(lambda x, y: torch.where(broadcast(mask, x), x, y), nest, other)
+
+    def chosen(x: Tensor, y: Tensor) -> Tensor:
+        m = broadcast(mask, x)
+        return (m & x) | (~m & y) if y.dtype == torch.bool else torch.where(m, x, y)  # ONNX chooses between numbers only
+
+    return map_structure(chosen, nest, other)
 
 
 def index(nest: Nest, key: Any) -> Nest:

@@ -434,6 +434,10 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
             means["policy/log_std"] = info.log_std.mean(-1)
         means.update({f"loss/temperature_{name}": x for name, x in temperature_losses.items()})
         summaries = {tag: self.mean_acted(experience, x) for tag, x in means.items()}
+        if info.regressed is not None:
+            learnt = info.regressed & ~experience.time_step.is_last()[:-1]
+            of_critics = ("loss/critic", "critic/q", "critic/target")
+            summaries.update({tag: losses.masked_mean(means[tag].detach(), learnt) for tag in of_critics})
         if temperature is not None:
             summaries["policy/alpha"] = temperature.alpha()
         summaries = {**summaries, **regularized, **(own or {})}

@@ -33,8 +33,9 @@ class WeightedReward(nn.Module):
         checked = check_reward_weights(given, reward_dim)
         kept = [(part, w) for part, w in enumerate(checked or ()) if isinstance(w, Schedule) or w != 0]
         self.reward_weights = None if checked is None else tuple(float(at_start(weight)) for _, weight in kept)
-        parts = torch.tensor([part for part, _ in kept]) if len(kept) < len(checked or ()) else None
-        self.register_buffer("reward_parts", parts, persistent=False)
+        few = len(kept) < len(checked or ())
+        self.part_numbers = tuple(part for part, _ in kept) if few else None  # an update reads them without waiting for a GPU
+        self.register_buffer("reward_parts", torch.tensor(self.part_numbers) if few else None, persistent=False)
         # Holds over whole schedules, because compiled programs treat it as a constant.
         self._none_negative = all(bounds(weight)[0] >= 0 for _, weight in kept)
         weights = torch.tensor(self.reward_weights or ())

@@ -22,6 +22,7 @@ from taac.algorithms.trajectories import Tau
 from taac.data_structures import Experience, Nest
 from taac.errors import TaacError
 from taac.networks import SwitchNetwork
+from taac.networks.batch_statistics import refuse_batch_statistics
 from taac.specs import TensorSpec
 
 
@@ -62,6 +63,7 @@ class SacHybridAlgorithm(TaacAlgorithm):
                 "SacHybridAlgorithm learns its switch, so b1_advantage_clipping has no effect: remove it"
             )
         self.switch_network = SwitchNetwork(self.tau_embedding.output_size, 1, switch_hidden_layers)
+        refuse_batch_statistics(self.switch_network)
 
     def switching_probability(
         self, features: torch.Tensor, embedded: torch.Tensor, tau_prev: Tau, a_hat: torch.Tensor

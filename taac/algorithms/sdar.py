@@ -23,7 +23,7 @@ from taac.algorithms.algorithm import Algorithm, learns_policy
 from taac.algorithms.sac import SacAlgorithm
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, TimeStep
 from taac.networks import SwitchNetwork, TrajectoryEmbedding
-from taac.networks.batch_statistics import gathering
+from taac.networks.batch_statistics import gathering, refuse_batch_statistics
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
 from taac.ops.value_distributions import mean_of
@@ -77,6 +77,7 @@ class SdarAlgorithm(SacAlgorithm):
         super().__init__(observation_spec, action_spec, **sac_arguments)
         self.selection_embedding = TrajectoryEmbedding(self.actor_feature_size, [self.action_size])
         self.selection = SwitchNetwork(self.selection_embedding.output_size, self.action_size, selection_hidden_layers)
+        refuse_batch_statistics(self.selection)
         target = target_entropies.of_choices(
             2, beta_min_prob, beta_target_entropy, "SdarAlgorithm.beta_target_entropy", times=self.action_size
         )

@@ -160,7 +160,7 @@ def _trial(number: int, entry: Any, dimensions: Sequence[Dimension]) -> Trial:
         trial.number == number and trial.state in STATES and list(trial.texts) == [d.name for d in dimensions]
         and (trial.value is None) == (trial.state != "complete") and (trial.why is None or isinstance(trial.why, str))
         and all(_is_number(n) for n in ([] if trial.value is None else [trial.value]))
-        and all(type(step) is int and _is_number(mean) for step, mean in trial.reports)
+        and all(type(step) is int and step >= 0 and _is_number(mean) for step, mean in trial.reports)
     ):  # fmt: skip
         raise ValueError(f"trial {number} is none of this sweep")
     return trial

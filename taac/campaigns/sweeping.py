@@ -89,7 +89,7 @@ class Sweeping:
                 if not active.launched:
                     folder = RunFolder(active.run.folder)
                     if folder.run.exists() and not active.run.finished():
-                        at = active.trial.reports[-1][0] - len(active.scores) * self._steps
+                        at = max(0, active.trial.reports[-1][0] - len(active.scores) * self._steps) if active.trial.reports else 0
                         folder.update_run(status="pruned", stopped={"env_steps": at, "why": active.trial.why})
                     self._end(active, "pruned", why=active.trial.why)
                 elif not active.stopping:

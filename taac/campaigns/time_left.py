@@ -55,12 +55,15 @@ class TimeLeft:
         except OSError:
             return None
         if run not in self._read or self._read[run][0] != told:
-            self._read[run] = (told, read_pace(run.folder, told))
+            self._read[run] = (told, read_pace(run.folder, told, run.steps))
         return self._read[run][1]
 
 
-def read_pace(folder: Path, told: float) -> Pace | None:
-    """Returns the pace of a run whose last evaluation was written at time `told`; None before one after the random steps."""
+def read_pace(folder: Path, told: float, steps_asked: int | None = None) -> Pace | None:
+    """Returns the pace of a run whose last evaluation was written at time `told`; None before one after the random steps.
+
+    `steps_asked` are those to which it will be extended, which its own files do not have yet.
+    """
     try:
         bindings, table = layout.read_bindings(folder), layout.read_evaluations(folder)
         whole, first = (
@@ -68,6 +71,7 @@ def read_pace(folder: Path, told: float) -> Pace | None:
         )
     except (OSError, files.Damaged, ValueError):
         return None
+    whole = max(whole, steps_asked or 0)
     # Random steps make no updates and take next to no time, so only the last interval counts, and only after them.
     first = 0 if bindings.get("create_experiment.offline") == "True" else first  # no random ones
     rows = [(0, 0.0), (0, 0.0), *((row[_STEPS], row[_SECONDS]) for row in table.rows)][-2:]

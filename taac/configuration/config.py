@@ -61,7 +61,8 @@ class Config:
                     f"{before} would be replaced by {b}: leave one of both out, or bind what you want by --gin_param "
                     f"'{b.parameter} = ..'"
                 )
-        replaced += [self.macros.get(name) for value in replaced for name in self._macros_in(value)]
+        macros = self.macros
+        replaced += [macros.get(name) for name in self._macros_in(replaced)]
         refs = [r for value in replaced for r in gin_state.references(value)]
         self._replaced = {("/".join(r.scopes), r.configurable.selector) for r in refs if r.scopes}  # scopes and selectors
 
@@ -171,11 +172,11 @@ class Config:
 
     def _macros_in(self, value: Any) -> set[str]:
         """Returns the macros that a value names, directly or by way of others."""
-        found, left = set[str](), [value]
+        found, left, macros = set[str](), [value], self.macros
         while left:
             names = {name for r in gin_state.references(left.pop()) if (name := gin_state.macro_of(r)) is not None} - found
             found |= names
-            left += [self.macros.get(name) for name in names]
+            left += [macros.get(name) for name in names]
         return found
 
     def differences(self, operative: Config, ignored: Collection[str] = ()) -> list[str]:

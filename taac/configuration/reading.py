@@ -301,11 +301,14 @@ def _meant(error: SyntaxError, where: str) -> str:
 
 _NAME = r"(?:\w+/)*[A-Za-z_]\w*(?:\.\w+)*"
 _NUMBER = r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_LONGEST_ADVISED = 200  # characters: the patterns below take time that rises with a power of the length
 _CONSTANTS = {"true": "True", "false": "False", "none": "None", "null": "None", "yes": "True", "no": "False"}
 
 
 def _advice(line: str) -> str | None:
     """Returns what to write instead of a line of gin with bad syntax; None if it cannot be told."""
+    if "\n" in line or len(line) > _LONGEST_ADVISED:
+        return None
     statement = re.fullmatch(rf"\s*({_NAME})\s*(=?)\s*(.*?)\s*", line)
     if statement is None:
         return None

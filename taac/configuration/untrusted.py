@@ -16,7 +16,8 @@ from taac.errors import NotTrusted
 CALLED = ("taac.environments.create.create_environment", "taac.training.experiment.create_agent")
 # How the full names of constructors begin that touch no file, process or host and import nothing, whatever their arguments.
 PURE = (
-    "taac.algorithms.", "taac.environments.delays.", "taac.environments.durations.", "taac.environments.wrappers.",
+    "taac.algorithms.", "taac.environments.delays.", "taac.environments.durations.", "taac.environments.images.",
+    "taac.environments.wrappers.",
     "taac.networks.", "taac.ops.schedules.", "torch.nn.",
 )  # fmt: skip
 

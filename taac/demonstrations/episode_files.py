@@ -24,7 +24,7 @@ from taac.environments import spaces
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.machine.memory import available_bytes
-from taac.runs import durable
+from taac.runs import durable, files
 from taac.specs import TensorSpec
 
 FORMAT = 1
@@ -173,6 +173,8 @@ def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
             total = sum(info.file_size for info in held.zip.infolist())
             if total > most:
                 raise ValueError(f"its arrays have {total} bytes, expected at most {most}, half of the free memory")
+            if held.zip.getinfo("meta.npy").file_size > files.MAX_JSON_BYTES:
+                raise ValueError("its description is too long")
             meta = json.loads(held["meta"].tobytes().decode())
             version = int(meta["format"])
             if version > FORMAT:
@@ -189,6 +191,8 @@ def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
     frames = _packed(f"the demonstrations '{source}'", arrays, environment)
     starts = frames.is_first().nonzero().flatten().tolist()
     ends = [*starts[1:], len(frames.step_type)]
+    if any(end - start < 2 for start, end in zip(starts, ends)):  # before an object is made for each
+        raise TaacError(f"the demonstrations '{source}' hold an episode without a transition")
     return [nest.index(frames, slice(start, end)) for start, end in zip([0, *starts[1:]], ends)]
 
 

@@ -160,10 +160,10 @@ def _moments(x: torch.Tensor, acted: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 def reward_parts(agent: Agent, count: int) -> list[str]:
     """Returns the names of the `count` parts of the reward that an agent learns: `reward` if there is one, and no signal."""
-    signals, learnt = [signal.name for signal in agent.signals], getattr(agent.algorithm, "reward_parts", None)
+    signals, learnt = [signal.name for signal in agent.signals], getattr(agent.algorithm, "part_numbers", None)
     if count == 1 and not signals:
         return ["reward"]
-    numbers = (list(range(count)) if learnt is None else learnt.tolist())[: count - len(signals)]
+    numbers = (range(count) if learnt is None else learnt)[: count - len(signals)]
     return [*(f"part_{number}" for number in numbers), *signals]
 
 

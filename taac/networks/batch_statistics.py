@@ -51,6 +51,12 @@ def has_batch_statistics(module: nn.Module) -> bool:
     return any(isinstance(part, BatchNorm) for part in module.modules())
 
 
+def refuse_batch_statistics(switch: nn.Module) -> None:
+    """Refuses `BatchNorm` in a switch, whose forwards gather no statistics."""
+    if has_batch_statistics(switch):
+        raise TaacError("SwitchNetwork.body cannot use BatchNorm: no forward of a switch gathers statistics; bind another body")
+
+
 @gin.configurable(denylist=["networks", "size"])
 class BatchNorm(nn.Module):
     """Batch normalisation of N networks, `[N, M, F]`: each network and number has its own statistics over the M rows.

@@ -168,7 +168,7 @@ class VideoFile:
 
         self._path, self._draw = path, Overlay() if overlay else None
         self._size: tuple[int, ...] | None = None  # height and width of what the environment renders
-        options = {"duration": 1000 / fps, "loop": 0} if path.suffix == ".gif" else {"fps": fps, "macro_block_size": 2}
+        options = {"duration": max(20, 1000 / fps), "loop": 0} if path.suffix == ".gif" else {"fps": fps, "macro_block_size": 2}
         self._writer = imageio.get_writer(path, **options)
 
     def __call__(self, step: EpisodeStep) -> None:

@@ -20,18 +20,19 @@ from scipy import integrate
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
 from taac.algorithms.agent import Agent
+from taac.analysis.curves.plots import csv_cell
 from taac.analysis.readers import comparable, groups, run_records
 from taac.analysis.statistics.intervals import CONFIDENCE, student_quantile
 from taac.data_structures import AlgStep, Nest, TimeStep
 from taac.environments.delays import ActionDelay
 from taac.errors import TaacError
-from taac.pictures.panels import panels
+from taac.pictures.panels import literal_text, panels
 from taac.playing.saved_agent import SavedAgent, load_saved
 from taac.runs import durable
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import printable
-from taac.specs import ACTION_MASK
+from taac.specs import ACTION_MASK, AGENT_MASK
 
 _NONE = "switch_threshold, hold and delay must be a number each, or several, got none"
 Over = Literal["hold", "delay"]  # conditions of which there may be a mean return
@@ -198,8 +199,9 @@ def _loaded(path: str | Path, longest: int, delay: int, best: bool, trusted: boo
     saved = load_saved(path, best, trusted, outer_wrappers=late)
     with contextlib.closing(saved.environment):
         observed = saved.environment.observation_spec
-        if longest > 1 and isinstance(observed, dict) and ACTION_MASK in observed:
-            raise TaacError("hold must be 1 where observations have an action_mask, which may forbid an action that is held")
+        masks = [key for key in (ACTION_MASK, AGENT_MASK) if isinstance(observed, dict) and key in observed]
+        if longest > 1 and masks:
+            raise TaacError(f"hold must be 1 where observations have an {masks[0]}, which may forbid an action that is held")
         yield saved
 
 
@@ -226,13 +228,15 @@ def evaluate_runs(
     every, records = groups.labelled(run_records.find(Path(root)))[0], list[run_records.Record]()
     left = Counter[str]()
     for r in sorted(every, key=lambda r: (r.task or "", r.method)):
-        if r.status == "finished" and RunFolder(Path(root) / r.folder).has_checkpoints():
+        folder = RunFolder(Path(root) / r.folder)
+        if r.status == "finished" and (folder.best.saved() if best else folder.has_checkpoints()):
             records.append(r)
         else:
-            why = "without a checkpoint" if r.status == "finished" else "with the status " + r.status
+            lacks = "without a best agent" if best else "without a checkpoint"
+            why = lacks if r.status == "finished" else "with the status " + r.status
             left[f"of {r.method} on {r.task} {why}"] += 1
     if not records:
-        raise TaacError(f"{root} holds no finished run with a checkpoint")
+        raise TaacError(f"{root} holds no finished run with a {'best agent' if best else 'checkpoint'}")
     notes = [*comparable.refuse_mixtures(records, allow_mixed), *(f"left out: {n} run(s) {of}" for of, n in left.items())]
     switching = {r.folder for r in records if any(name.endswith(".switch_threshold") for name in r.settings)}
     if any(threshold is not None for threshold in thresholds) and not switching:
@@ -286,17 +290,19 @@ def _table(found: Points | Sequence[Points]) -> bytes:
     renamed = {"episodes": "runs", "return_std": "return_std_of_runs"} if several else {}
     rows = []
     for of in [found] if isinstance(found, Points) else found:
-        told = {"task": of.environment, "method": of.method} if several else {}
+        told = {"task": csv_cell(of.environment), "method": csv_cell(of.method)} if several else {}
         for point in of.points:
             numbers = {renamed.get(name, name): value for name, value in point.summary.numbers().items()}
             rows.append({**told, **point.condition._asdict(), **numbers})
     file = io.StringIO()
-    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))  # tasks tell other things in info
+    names = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(file, list(names), lineterminator="\n")  # tasks tell other things in info
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue().encode()
 
 
+@literal_text()
 def _picture(found: Points) -> bytes:
     """Draws mean returns with their intervals, as PNG: against holds, else thresholds' decisions, else delays."""
     lines = found.lines()

@@ -82,12 +82,13 @@ def load_saved(
         agent = configuration.build(
             lambda: experiment.create_agent(environment, torch.device("cpu"), role=role)
         )
-        checkpoint.load_into(agent, agent.own_state(saved.part("agent")), saved.path)
         if switch_threshold is not None:
             agent.algorithm.set_switch_threshold(switch_threshold)
-        if (schedules := Schedules(agent)).values:  # it acts as it did there
-            schedules.move(saved.env_steps, saved.num_updates)
-        set_strengths(agent, saved.state.get("attributes", {}))
+        with checkpoint.restoring(f"the checkpoint {saved.path}"):
+            checkpoint.load_into(agent, agent.own_state(saved.part("agent")), saved.path)
+            if (schedules := Schedules(agent)).values:  # it acts as it did there
+                schedules.move(saved.env_steps, saved.num_updates)
+            set_strengths(agent, saved.state.get("attributes", {}))
     except BaseException:
         environment.close()
         raise

@@ -208,9 +208,20 @@ class Checkpoints:
         return Checkpoint(path, env_steps, state, frames)
 
 
+@contextlib.contextmanager
+def restoring(what: str) -> Iterator[None]:
+    """A context that uses content of a checkpoint. What malformed content raises becomes a `TaacError`, which names `what`."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
+        if isinstance(error, TaacError):
+            raise
+        raise TaacError(f"{what} cannot be restored; another version of taac may have written it: {error!r}") from error
+
+
 def load_into(module: torch.nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
     """Loads a module's parameters. Raises TaacError if it has others, or other shapes; lists each."""
     try:
         module.load_state_dict(state)
-    except (RuntimeError, TypeError, AttributeError) as error:
+    except (RuntimeError, TypeError, AttributeError, LookupError) as error:
         raise TaacError(f"the checkpoint {path} holds another network: {error}") from error

@@ -40,11 +40,13 @@ def changes(held: str, asked: str) -> dict[str, tuple[str, str]]:
 
 def continues(held: str, asked: str, changed: Collection[str] = ()) -> bool:
     """Returns whether a run of `asked` may resume from a checkpoint of `held`: longer, or with other values of `changed`."""
+    if len(held) > files.MAX_CONFIG_BYTES:  # a checkpoint's own, of which a file of checkpoints may hold more
+        return False
     before, after = (_total(layout.parse_bindings(text)) for text in (held, asked))
     longer = before == after or (before is not None and after is not None and before < after)
     rest = [_OF_TOTAL.sub("", text) for text in (held, asked)]
     found = changes(*rest)
-    return longer and (rest[0] == rest[1] or (bool(found) and found.keys() <= set(changed)))
+    return longer and (rest[0] == rest[1] or (bool(changed) and found.keys() <= set(changed)))
 
 
 def changed_in(run: Mapping[str, Any]) -> set[str]:
@@ -106,7 +108,8 @@ def _settings(config: str) -> dict[str, str]:
     found = {name: value for name, value in bindings.items() if "." in name}
     for _ in range(4):
         found = {
-            name: re.sub(r"%(\w+)", lambda of: macros.get(of[1], of[0]), value) if len(value) < 10_000 else value
+            name: re.sub(r"%(\w+)", lambda of: macros.get(of[1], of[0]), value)
+            if len(value) + 1000 * value.count("%") < 50_000 else value
             for name, value in found.items()
         }
     return found

@@ -37,7 +37,7 @@ def read(path: Path) -> Inspection:
     content = read_manifest(path)
     try:
         found = Inspection(**tensor_files.decode(content["inspection"], read_entry(path.parent, content["tensors"])))
-        if not all(isinstance(v, torch.Tensor) for v in found.evidence.values()):
+        if not all(isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in found.evidence.items()):
             raise TypeError("evidence that is not tensors")
     except (KeyError, TypeError, AttributeError) as error:
         raise Damaged(
@@ -50,7 +50,7 @@ def read(path: Path) -> Inspection:
 def describe(found: Inspection) -> list[str]:
     """Returns readable lines: what happened, a table of the fields with their ranges, and where numbers are not finite."""
     lines = [f"at {found.env_steps} environment steps: {found.message}", ""]
-    width = max((len(path) for path in found.evidence), default=0)
+    width = min(60, max((len(path) for path in found.evidence), default=0))
     for path, leaf in found.evidence.items():
         shape = f"{list(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}"
         lines.append(f"{path:<{width}}  {shape:<24} {_range(leaf)}")
@@ -73,7 +73,7 @@ def _range(leaf: torch.Tensor) -> str:
         values = leaf[finite].double()
         parts.append(f"{values.min().item():.6g} to {values.max().item():.6g}, mean {values.mean().item():.6g}")
     if not bool(finite.all()):
-        bad = (~finite).nonzero().tolist()
-        at = f" at {bad[0]}" if bad[0] else ""
-        parts.append(f"NOT FINITE: {len(bad)} of {leaf.numel()}, the first{at} is {leaf[tuple(bad[0])].item()}")
+        first = [int(i) for i in torch.unravel_index((~finite).flatten().int().argmax(), leaf.shape)]
+        at = f" at {first}" if first else ""
+        parts.append(f"NOT FINITE: {int((~finite).sum())} of {leaf.numel()}, the first{at} is {leaf[tuple(first)].item()}")
     return "; ".join(parts)

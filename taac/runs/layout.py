@@ -55,7 +55,7 @@ COLUMNS = (  # of evaluations.csv; after them are those that the environment rep
     "env_steps", "updates", "training_decisions", "seconds", *(name for name in EpisodeSummary._fields if name != "info")
 )  # fmt: skip
 _NEEDED = ("env_steps", "return_mean")  # never empty
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|nan|[+-]?inf", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|nan|[+-]?inf", re.ASCII)
 
 
 class Table(NamedTuple):
@@ -212,7 +212,7 @@ def _flaw(
     if len(cells) != len(names):
         return f"has {len(cells)} values for {len(names)} columns"
     for name, cell, number in zip(names, cells, row):
-        if name in columns and (number is None or (not cell and name in _NEEDED)):
+        if (number is None or (not cell and name in _NEEDED)) and name in columns:
             return f"has {cell[:20]!r} for {name}, expected a number"
     step: Any = row[names.index("env_steps")]
     if not step.is_integer():

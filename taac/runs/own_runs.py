@@ -44,7 +44,11 @@ def allow_imports(folder: Path, config: str) -> None:
     """
     digest = _digest(folder, config)
     try:
-        known = dict(json.loads(line) for line in _lines(_notes()) if line.startswith(f'["{digest}"'))
+        known: dict[str, list[str]] = {}
+        for line in _lines(_notes()):
+            if line.startswith(f'["{digest}"'):
+                with contextlib.suppress(json.JSONDecodeError):  # it may be torn, where a disk was full
+                    known.update([json.loads(line)])
     except (OSError, RuntimeError, ValueError) as error:
         raise NotOwn(f"the list of your runs cannot be read: {error}") from error
     if digest not in known:

@@ -63,7 +63,8 @@ def conduct(
         trainer: of the whole run, as `create_experiment` builds it from `loaded`. The caller closes it.
         folder: a new or empty folder, or one that holds the same run.
         bar: makes the progress bar.
-        extend: whether the run in the folder may have been begun with fewer environment steps. It must have a checkpoint.
+        extend: whether the run in the folder may have been begun with fewer environment steps. Without a checkpoint it begins
+            again, with as many as are asked for.
         lock_timeout: seconds to wait for another process that trains in the folder.
         tell: called with what a user may want to know at the beginning.
         interruption: makes what records signals.
@@ -87,8 +88,8 @@ def conduct(
             return False
         if status == "other":
             _check_changes(trainer, folder, operative)
-        if extend and not (status != "new" and folder.has_checkpoints()):
-            raise TaacError(f"--extend: {folder.path} holds no run with a checkpoint to train on from; nothing was changed")
+        if extend and status == "new":
+            raise TaacError(f"--extend: {folder.path} holds no run to train on; nothing was changed")
         if forget_replay and not trainer.parallel.alone:
             raise TaacError("--forget_replay is for runs of one process: each rank has a replay buffer of its own")
         if forget_replay and (status == "new" or not folder.has_checkpoints()):
@@ -104,6 +105,7 @@ def conduct(
                 return False
             if status != "new":
                 check_count(folder, trainer.ranks)
+            _note_own(folder, loaded, operative)  # before it is written, so that a run that is killed there is known
             if status in ("unfinished", "shorter", "other") and folder.has_checkpoints():
                 by = str((about or {}).get("command", ""))
                 if status == "shorter":
@@ -113,14 +115,14 @@ def conduct(
                     _change(trainer, folder, operative, tell, forget_replay, by)
                 else:
                     trainer.resume(folder, forget_replay=forget_replay)
-                _resume(trainer, loaded, folder, operative, about or {}, forget_replay)
+                _resume(trainer, folder, operative, about or {}, forget_replay)
                 tell(f"resuming {folder.path} at {trainer.env_steps} environment steps")
                 if trainer.update_ratio.filling(trainer.num_env_steps):
                     tell("note: nothing more will be learnt: filling the replay buffer anew takes the steps that are left")
                 if forget_replay:
                     tell("note: to go on after an interruption, leave --forget_replay out: it would forget the new frames, too")
             else:
-                if status == "unfinished":  # killed before its first checkpoint; "auto" might choose differently now
+                if status in ("unfinished", "shorter"):  # killed before its first checkpoint; "auto" might choose differently now
                     tell(f"{folder.path} has no checkpoint: the run begins again")
                     begun = folder.read_run()
                     trainer.learner.keep(begun.get("compiled"), begun.get("products"))
@@ -186,7 +188,6 @@ def _begin(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str, 
         **more,
     }
     folder.begin(operative, about, trainer.environment.info)
-    _note_own(folder, loaded, operative)
 
 
 def _extend(
@@ -273,7 +274,7 @@ def _change(
 
 
 def _resume(
-    trainer: Trainer, loaded: Config, folder: RunFolder, operative: str, more: Mapping[str, Any], forget_replay: bool = False
+    trainer: Trainer, folder: RunFolder, operative: str, more: Mapping[str, Any], forget_replay: bool = False
 ) -> None:
     run, config = folder.read_run(), files.read_text(folder.config, files.MAX_CONFIG_BYTES)
     if config != operative:  # which was so when it was opened
@@ -291,7 +292,6 @@ def _resume(
         status="running", products=products, resumed=resumed, stopped=None, diverged=None, error=None,
         callbacks=more.get("callbacks"),
     )  # fmt: skip
-    _note_own(folder, loaded, config)
 
 
 def _note_own(folder: RunFolder, loaded: Config, config: str) -> None:

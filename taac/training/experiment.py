@@ -101,7 +101,9 @@ def create_agent(
         task = _task_weights(task_strength, reward_dim or 1)
         options["reward_weights"] = (*task, *(signal.strength for signal in signals))
         own = [f"{type(signal).__name__}.strength" for signal in signals]
-        options["reward_weight_names"] = (*("create_agent.task_strength" for _ in task), *own)
+        several = not isinstance(task_strength, (int, float, Schedule))
+        names = [f"create_agent.task_strength{f'[{i}]' if several else ''}" for i in range(len(task))]
+        options["reward_weight_names"] = (*names, *own)
         reward_dim = len(task) + len(signals)
     elif task_strength != 1.0:
         raise TaacError("create_agent.task_strength has no effect without create_agent.reward_signals")

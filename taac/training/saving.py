@@ -131,14 +131,10 @@ def save_evidence(folder: RunFolder, env_steps: int, error: NotFiniteError) -> s
 
 
 def _load(part: Part, name: str, state: Any, found: Checkpoint) -> None:
-    try:
-        part.load_state_dict(state)
-    except TaacError as error:
-        if type(error) is not TaacError:
-            raise
-        raise TaacError(f"the checkpoint {found.path} cannot be used: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
-        raise TaacError(
-            f"the part '{name}' of the checkpoint {found.path} cannot be restored; another version of taac may have written "
-            f"it: {error!r}"
-        ) from error
+    with checkpoint.restoring(f"the part '{name}' of the checkpoint {found.path}"):
+        try:
+            part.load_state_dict(state)
+        except TaacError as error:
+            if type(error) is not TaacError:
+                raise
+            raise TaacError(f"the checkpoint {found.path} cannot be used: {error}") from error

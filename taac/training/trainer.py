@@ -205,7 +205,7 @@ class Trainer:
         self.learn()  # updates that an iteration has earned in which the environments failed
         if initial or self.evaluator.unfinished:
             self.evaluate(folder)
-            if self._ended():
+            if self._ended() or (self.env_steps and not self.evaluator.unfinished):  # or it would be made up for again
                 self.save(folder)
         return self.evaluator.unfinished
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,21 +49,29 @@ def load_parts(learner: Learner, sources: Sequence[str], ring: ReplayBuffer | No
     for checkpoints, name in parsed:
         found = checkpoints.newest()
         records.append({"run": str(checkpoints.path.parent), "module": name, "env_steps": found.env_steps})
-        if name in (OPTIMIZER, REPLAY):
-            _load_moments(learner, found) if name == OPTIMIZER else _load_frames(ring, found)
-            continue
-        modules = found.part("agent")
-        beginning = f"{name}."
-        part = {key.removeprefix(beginning): v for key, v in modules.items() if key.startswith(beginning)}
-        if not part:
-            held = {".".join(key.split(".")[: 2 if key.startswith("algorithm.") else 1]) for key in modules}
-            raise TaacError(f"{found.path} holds no '{name}'; it holds: {', '.join(sorted(held))}")
-        place = Path(f"{found.path}:{name}")  # for the error message
-        checkpoint.load_into(agent.get_submodule(name), part, place)
-        target = slow_copy(agent, name)
-        if target is not None and not any(f"{target}.".startswith(f"{n}.") for n in named if ".target_" in n):
-            checkpoint.load_into(agent.get_submodule(target), part, place)
+        with checkpoint.restoring(f"'{name}' of the checkpoint {found.path}"):
+            if name == OPTIMIZER:
+                _load_moments(learner, found)
+            elif name == REPLAY:
+                _load_frames(ring, found)
+            else:
+                _load_module(agent, name, named, found)
     return records
+
+
+def _load_module(agent: Agent, name: str, named: Collection[str], found: Checkpoint) -> None:
+    """Loads a module, and its target unless that is among the `named`."""
+    modules = found.part("agent")
+    beginning = f"{name}."
+    part = {key.removeprefix(beginning): v for key, v in modules.items() if key.startswith(beginning)}
+    if not part:
+        held = {".".join(key.split(".")[: 2 if key.startswith("algorithm.") else 1]) for key in modules}
+        raise TaacError(f"{found.path} holds no '{name}'; it holds: {', '.join(sorted(held))}")
+    place = Path(f"{found.path}:{name}")  # for the error message
+    checkpoint.load_into(agent.get_submodule(name), part, place)
+    target = slow_copy(agent, name)
+    if target is not None and not any(f"{target}.".startswith(f"{n}.") for n in named if ".target_" in n):
+        checkpoint.load_into(agent.get_submodule(target), part, place)
 
 
 def _load_moments(learner: Learner, found: Checkpoint) -> None:

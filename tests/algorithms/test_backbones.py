@@ -56,6 +56,13 @@ def pairs():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("method", ["sac_hybrid", "sdar"])
+def test_a_switch_with_batch_normalisation_is_refused(method):
+    """None of its forwards would gather statistics."""
+    with pytest.raises(TaacError, match=r"SwitchNetwork\.body cannot use BatchNorm"):
+        with_backbone(method, "crossq", "SwitchNetwork.body = @actor/MlpBody")
+
+
 @pytest.mark.parametrize("method, backbone", pairs())
 def test_every_method_learns_with_every_backbone(method, backbone):
     if (method in DISCRETE_METHODS or method == "sac_ntd") and backbone in GATHER:

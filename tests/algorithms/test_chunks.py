@@ -295,6 +295,11 @@ def test_a_cut_window_is_left_out_of_the_critics_loss_if_asked_for():
         assert (left.extra["loss/critic"] == kept.extra["loss/critic"]) == whole and kept.extra["loss/critic"] > 0
         assert any(g.any() for g in critics) and any(g.any() for g in other) == whole
         assert (left.segment_error > 0).item() == whole  # a priority that no update would lower
+    both = nest.map_structure(lambda *x: torch.cat(x, 1), segment([MID] * 4), segment([MID, LAST, FIRST, MID]))
+    algorithm = sac(keep_cut_windows=False)
+    info = algorithm.train_step(both)
+    assert info.regressed[0].tolist() == [True, False]
+    assert algorithm.calc_loss(both, info).extra["critic/q"] == info.q[:, 0, 0].mean()  # of what is learnt alone
 
 
 @pytest.mark.parametrize("regularizer", [CAPS, L2C2])

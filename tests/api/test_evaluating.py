@@ -63,6 +63,12 @@ def test_of_many_runs_the_means_of_each_method_are_over_its_runs(tmp_path):
     rows = [*csv.DictReader((tmp_path / "x.csv").read_text().splitlines())]
     assert [(row["method"], row["runs"]) for row in rows] == [("sac", "1")] * 2 + [("taac", "2")] * 4
     assert float(rows[-1]["return_std_of_runs"]) == mean.return_std and "nan" not in str(found[0].points[0])
+    write([found[0]._replace(method="=1+1")], tmp_path / "x.csv")
+    assert ",'=1+1," in (tmp_path / "x.csv").read_text().splitlines()[1]
+    write(found[1]._replace(method="$\\frac{$"), tmp_path / "x.png")  # no formula
+    for name in ("best", "checkpoints"):
+        shutil.rmtree(folders[0] / name)
+    assert [of.points[0].summary.episodes for of in evaluate_runs(tmp_path, 1, 5, (None,), (1,), (0,), best=True)[0]] == [2, 1]
     lines = table_of_runs(found).splitlines()
     assert lines[0] == "Pendulum-v1, greedy episodes of finished runs:" and lines[6].split()[:5] == ["taac", "2", "0", "0.5", "1"]
 

@@ -30,6 +30,8 @@ def test_the_rest_of_a_run_takes_what_its_last_interval_did(tmp_path):
     assert pace == pytest.approx((21.0, 70.0, 5.0))
     assert time_left.read_pace(run(tmp_path, "b", [(250, 5.0)]).folder, 0.0).left == pytest.approx(15.0)
     assert time_left.read_pace(run(tmp_path, "c", []).folder, 0.0) is None
+    longer = slow._replace(steps=2000)  # to be extended
+    assert time_left.TimeLeft().estimate([], [], [longer], 1) == pytest.approx(170.0)
     bound = run(tmp_path, "bound", [(100, 1.0), (300, 21.0)])
     (bound.folder / "config.gin").write_text("num_env_steps = 5\nIntervals.num_env_steps = 1000\n")
     assert time_left.read_pace(bound.folder, 5.0) == pace, "the length without the macro"

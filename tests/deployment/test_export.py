@@ -45,6 +45,8 @@ AGENTS = {
                        "PrefixCritics.hidden_layers = (16,)"),
     "normalised": ("taac", "simple_control", "Pendulum-v1", "CriticEnsemble.body = @FlashBody", "ActorNetwork.body = @FlashBody",
                    "FlashBody.width = 8", "CriticEnsemble.returns = @CategoricalReturns()"),
+    "team of slow and fast": ("tla", "simple_control", TEAM, "create_agent.shared_policy = True",
+                              "create_environment.env_kwargs = {'comes_and_goes': True}"),
     "tla": ("tla", "simple_control", "Pendulum-v1"),  # two policies, an encoder each
     "sdar": ("sdar", "simple_control", "Pendulum-v1"),  # decides for each dimension, on the action before
     "krep": ("sac_krep", "simple_control", "Pendulum-v1"),  # a Tuple of actions
@@ -295,6 +297,39 @@ def test_where_an_episode_begins_the_state_before_is_no_reason_for_a_tie():
     agent, first = Chooses(), bare_time_step(torch.ones(1, dtype=torch.bool), torch.zeros(1, 2), torch.zeros(1, 1), None)
     live = agent.predict_step(first, agent.initial_state(1))
     assert not policy_files._is_tie(SimpleNamespace(agent=agent, time_step=first, state=torch.ones(1)), live)
+
+
+def test_a_choice_that_only_the_state_tells_may_be_a_tie():
+    class Chooses(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.values = torch.nn.Parameter(torch.tensor([1.0, 1.0]))
+
+        def predict_step(self, time_step, state):
+            kept = self.values.argmax().reshape(1)
+            return AlgStep(torch.zeros(1), kept, None, decided=torch.ones(1, dtype=torch.bool))
+
+        def initial_state(self, batch_size):
+            return torch.zeros(batch_size, dtype=torch.int64)
+
+    agent, first = Chooses(), bare_time_step(torch.ones(1, dtype=torch.bool), torch.zeros(1, 2), torch.zeros(1, 1), None)
+    rollout = SimpleNamespace(agent=agent, time_step=first, state=agent.initial_state(1))
+    assert policy_files._is_tie(rollout, agent.predict_step(first, rollout.state))
+    agent.values.data[1] = 2.0
+    assert not policy_files._is_tie(rollout, agent.predict_step(first, rollout.state))
+
+
+def test_agents_that_are_there_show_whether_a_policy_draws(monkeypatch):
+    """A blank mask has all agents absent, whose actions are 0."""
+    agent, environment = built(*AGENTS["team"])
+    greedy = agent.algorithm.predict_step
+
+    def drawn(*given, **named):
+        return (step := greedy(*given, **named))._replace(output=step.output + torch.rand(1))
+
+    monkeypatch.setattr(agent.algorithm, "predict_step", drawn)
+    with pytest.raises(TaacError, match="draws random numbers even when it acts greedily"):
+        ExportedPolicy(agent, environment)
 
 
 def test_a_policy_that_draws_random_numbers_is_refused(monkeypatch):

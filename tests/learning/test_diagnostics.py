@@ -56,9 +56,8 @@ F, M, L = 0, 1, 2
 
 def agent_of(signals=(), reward_parts=None):
     """What `Diagnostics` reads of an agent."""
-    parts = None if reward_parts is None else torch.tensor(reward_parts)
     return SimpleNamespace(
-        algorithm=SimpleNamespace(reward_parts=parts),
+        algorithm=SimpleNamespace(part_numbers=reward_parts),
         signals=[SimpleNamespace(name=name) for name in signals],
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -230,6 +231,9 @@ def test_what_was_saved_is_whole_or_refused(tmp_path):
     lines = inspection.describe(inspection.read(path))
     assert lines[0] == "at 7 environment steps: it"
     assert any("1 to 1, mean 1; NOT FINITE: 1 of 2, the first at [1] is nan" in line for line in lines)
+    found = inspection.Inspection("it", 7, {"x" * 1000: torch.zeros(1), "y": torch.tensor([[0.0, 1.0], [math.inf, math.nan]])})
+    *_, line, _, _ = inspection.describe(found)
+    assert len(line) < 200 and "NOT FINITE: 2 of 4, the first at [1, 0] is inf" in line
     assert lines[-1] == "the first field that is not finite is 'sampled/reward'"
     whole = path.read_bytes()
     for data in (whole[:-3], whole.replace(b'"it"', b'"at"'), b"", b"{}"):

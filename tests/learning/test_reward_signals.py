@@ -102,6 +102,11 @@ def test_strengths_and_discounts_beside_a_reward_that_is_a_vector():
     trainer.close()
     assert trainer.agent.algorithm.reward_weights == pytest.approx((1.0, 0.5, 0.1, 0.1))
     assert trainer.agent.algorithm.td_loss.gamma.tolist() == pytest.approx([0.9, 0.8, 0.25, 0.6])
+    falling = "create_agent.task_strength = (@a/LinearSchedule(), @b/LinearSchedule())"
+    of_a, of_b = ([f"{s}/LinearSchedule.start = {x}", f"{s}/LinearSchedule.end = 0.5"] for s, x in (("a", 1.0), ("b", 0.0)))
+    two = build(TWO, SIGNALS, falling, *of_a, *of_b, "LinearSchedule.env_steps = 100")
+    assert {f"create_agent.task_strength[{i}]" for i in range(2)} <= {s.name for s in two.agent.algorithm.scheduled}
+    two.close()
     one = build(TWO, SIGNALS, "create_agent.task_strength = 3.0")
     one.close()
     assert one.agent.algorithm.reward_weights == pytest.approx((3.0, 3.0, 0.1, 0.1))

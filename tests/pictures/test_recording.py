@@ -226,6 +226,15 @@ def test_a_video_file_holds_each_filmed_step(tmp_path, overlay):
             assert int(np.asarray(gif.convert("RGB"))[0, 0, 0]) == pytest.approx(grey, abs=3)
 
 
+def test_frames_of_a_fast_environment_are_shown_no_shorter_than_viewers_do(tmp_path):
+    video = VideoFile(tmp_path / "x.gif", 125)
+    for number in (1, 2):
+        video(episode_step(number, frame=np.full((40, 260, 3), 50 * number, np.uint8)))
+    video.close()
+    with Image.open(tmp_path / "x.gif") as gif:
+        assert gif.info["duration"] == 20
+
+
 @pytest.mark.parametrize("overlay", [True, False])
 @pytest.mark.parametrize("suffix", [".gif", ".mp4"])
 def test_a_video_of_frames_that_change_their_size_is_refused(tmp_path, suffix, overlay):

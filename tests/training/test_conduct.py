@@ -32,6 +32,9 @@ def begun(path, **about):
     return folder
 
 
+noted = []  # folders that were noted as the user's own
+
+
 def conducted(folder, extend=False, keep=stops, begin=stops, tell=lambda text: None, asked="x", change=False, **more):
     """Until the stand-in is asked for what it does not have."""
     trainer = SimpleNamespace(
@@ -40,6 +43,7 @@ def conducted(folder, extend=False, keep=stops, begin=stops, tell=lambda text: N
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(configuration, "operative_config", lambda: asked)
+        patch.setattr(conduct, "_note_own", lambda *given: noted.append(given[0].path))
         return conduct.conduct(trainer, None, folder, None, extend, tell=tell, change=change, **more)
 
 
@@ -80,13 +84,16 @@ def test_what_cannot_be_loaded_is_refused_before_the_folder_exists(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_without_a_checkpoint_is_begun_again_as_it_was_and_not_extended(tmp_path):
+def test_a_run_without_a_checkpoint_is_begun_again_as_it_was(tmp_path):
     folder, kept, told = begun(tmp_path, compiled=True, products="plain"), [], []
     with pytest.raises(Stop):
         conducted(folder, keep=lambda *given: kept.append(given) or stops(), tell=told.append)
     assert kept == [(True, "plain")] and told == [f"{folder.path} has no checkpoint: the run begins again"]
-    with pytest.raises(TaacError, match="holds no run with a checkpoint to train on from"):
-        conducted(folder, extend=True)
+    with pytest.raises(Stop):
+        conducted(folder, extend=True, keep=lambda *given: kept.append(given) or stops())
+    assert kept == [(True, "plain")] * 2 and noted[-2:] == [folder.path] * 2  # before anything is written
+    with pytest.raises(TaacError, match="holds no run to train on"):
+        conducted(RunFolder(tmp_path / "new"), extend=True)
 
 
 def test_the_replay_buffer_is_forgotten_by_a_run_that_is_made_longer_or_changed_too(tmp_path, monkeypatch):
@@ -136,13 +143,13 @@ def test_a_run_that_finishes_before_its_settings_are_changed_keeps_them(tmp_path
     assert finds == ["running", "finished"] and folder.config.read_text() == "x"
 
 
-def test_a_configuration_that_is_exchanged_while_the_run_is_loaded_is_not_noted_as_own(tmp_path):
+def test_a_configuration_that_is_exchanged_while_the_run_is_loaded_is_refused(tmp_path):
     folder = begun(tmp_path)
     folder.config.write_text("import evil\nx")
     before = folder.read_run()
     trainer = SimpleNamespace(env_steps=7, hooks=SimpleNamespace(stopped=None))
     with pytest.raises(TaacError, match="has been exchanged"):
-        conduct._resume(trainer, configuration.load([]), folder, "x", {})
+        conduct._resume(trainer, folder, "x", {})
     assert folder.read_run() == before
 
 

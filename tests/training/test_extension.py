@@ -333,6 +333,12 @@ def test_a_run_may_be_longer_and_have_changed():
     assert not extension.continues(config(200), other, ["Learner.extra"])
 
 
+def test_a_change_may_lead_back_to_what_the_checkpoint_has():
+    """It has the value by a macro, which the command replaced by the value."""
+    held, asked = (config(70, f"rate = 0.5\nLearner.rate = {value}\n") for value in ("%rate", "0.5"))
+    assert extension.continues(held, asked, ["Learner.rate"]) and not extension.continues(held, asked)
+
+
 def test_a_learnt_price_has_begun(tmp_path):
     own = ("num_env_steps = 120", "TaacAlgorithm.target_decision_rate = 0.3")
     run(tmp_path / "run", *SHORT, *own, stop=80)
