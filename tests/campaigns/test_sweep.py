@@ -135,6 +135,7 @@ HOSTILE = {
     "a pruned trial with a value": {"state": "pruned"},
     "another number": {"number": 3},
     "reports that are none": {"reports": [[50, "1"]]},
+    "reports before the first step": {"reports": [[-1, 0.5]]},
     "a reason that is no text": {"why": 3},
     "no reports": {"reports": None},
 }

@@ -56,6 +56,19 @@ def test_what_builds_an_experiment_or_a_part_of_training_is_refused_wherever_it_
         untrusted_config(ACTING + line.format(value) + "\n")
 
 
+def test_every_wrapper_of_this_package_may_be_named():
+    names = ("ActionDelay", "ObservationDelay", "Pictures", "SuccessEndsEpisode")
+    loaded = untrusted_config(f"{ACTING}create_environment.wrappers = ({', '.join(f'@{name}' for name in names)},)\n")
+    assert len(loaded.bound("create_environment.wrappers")) == len(names)
+
+
+@pytest.mark.parametrize("text", ["a" + " " * 3000 + "'''x\n'''", "a = " + "1" * 100_000 + "!"])
+def test_a_long_statement_that_is_none_is_refused_at_once(text):
+    """What could be meant is asked of short lines alone: patterns take time that rises with a power of the length."""
+    with pytest.raises(TaacError, match=r"parse|syntax|statement"):
+        untrusted_config(ACTING + text + "\n")
+
+
 def test_what_acting_does_not_need_is_dropped():
     """Also what another process would be started for, or a host contacted."""
     loaded = untrusted_config(

@@ -169,6 +169,7 @@ def rewritten(path, change):
 REFUSED = {
     "newer": (lambda m, a: m.update(format=2), "have format 2; this version of taac reads up to format 1"),
     "fewer frames": (lambda m, a: a.update({k: v[:-1] for k, v in a.items()}), "episode 1 is not whole"),
+    "frames alone": (lambda m, a: a["step_type"].fill(0), "an episode without a transition"),
     "no beginning": (lambda m, a: a.update({k: v[1:] for k, v in a.items()}), "episode 0 is not whole"),
     "not finite": (lambda m, a: a["observation"].__setitem__(5, np.nan), "frame 5: 'observation.*nan, expected"),
     "no episode": (lambda m, a: a.update({k: v[:0] for k, v in a.items()}), "is not whole"),
@@ -266,6 +267,13 @@ def test_an_array_that_is_not_what_it_claims_is_refused(recorded, name, data):
         for member, content in members.items():
             held.writestr(member, content)
     with pytest.raises(TaacError, match=r"damaged|holds .* expected"):
+        read(str(path), environment)
+
+
+def test_a_description_that_inflates_is_not_parsed(recorded, monkeypatch):
+    path, environment = recorded
+    monkeypatch.setattr(episode_files.files, "MAX_JSON_BYTES", 200)
+    with pytest.raises(TaacError, match="its description is too long"):
         read(str(path), environment)
 
 
