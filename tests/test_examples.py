@@ -154,6 +154,16 @@ def test_the_learner_of_two_steps_leaves_the_models_of_reward_signals_alone():
         assert all(torch.equal(a, b) for a, b in zip(first, parameters))
 
 
+def test_the_learner_of_two_steps_takes_optimizers_by_group():
+    by_group = ("Learner.optimizer_ctor = {'critic': @critic/AdamW}", "critic/AdamW.betas = (0.9, 0.99)")
+    with contextlib.closing(build("own_learner", *by_group)) as trainer:
+        for _ in range(60):
+            trainer.collect()
+        before = [p.clone() for p in trainer.agent.algorithm.critics.parameters()]
+        trainer.learner.update(trainer.replay_buffer.sample(8, 2))
+        assert not any(map(torch.equal, before, trainer.agent.algorithm.critics.parameters()))
+
+
 def test_the_learner_of_two_steps_moves_nothing_by_a_loss_that_is_not_finite():
     with contextlib.closing(build("own_learner", "Learner.optimizer_ctor = @SGD")) as trainer:
         for _ in range(60):

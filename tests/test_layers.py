@@ -149,7 +149,7 @@ def test_analysis_is_built_from_readers_to_report():
     "modules, absent",
     [
         ("taac.environments.single", "torch gin"),  # what every worker of asynchronous environments imports
-        ("taac.environments.wrappers", "torch"),
+        ("taac.environments.wrappers, taac.environments.delays, taac.environments.images", "torch"),
         ("taac.analysis.curves.plots, taac.analysis.report.page", "torch gymnasium gin taac.training"),
         ("taac.runs.layout", "torch gin"),
     ],

@@ -53,8 +53,9 @@ class CriticFirstLearner(Learner):
         old = super().loss_and_gradients(experience, weights)
         if not torch.isfinite(old.total):
             return old  # the update refuses it, and nothing was moved
-        self.optimizer.zero_grad()  # of reward signals, which `Learner.update` steps later
-        parameters = (p for group in self.optimizer.param_groups for p in group["params"])
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        for parameter in parameters:
+            parameter.grad = None  # also of reward signals, which `Learner.update` steps later
         for parameter, gradient, of_critic in zip(parameters, old.gradients, self.of_critics):
             parameter.grad = gradient if of_critic else None
         take_step(self.optimizer, None)

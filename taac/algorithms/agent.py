@@ -320,7 +320,7 @@ class Agent(nn.Module):
     def initial_state(self, batch_size: int) -> Nest:
         if self.agents is None:
             return self.algorithm.initial_state(batch_size)
-        return self.agents.initial_state(self.algorithm.initial_state, batch_size)
+        return self.agents.initial_state(self.algorithm.initial_state, batch_size, self.device)
 
     def to_device(self, device: torch.device) -> Agent:
         self.to(device)

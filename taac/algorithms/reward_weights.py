@@ -90,7 +90,8 @@ class WeightedReward(nn.Module):
     def set_weight(self, number: int, weight: float) -> None:
         """Sets the weight of a learnt part of the reward."""
         self.weights[number] = weight
-        self.signs[number] = -1.0 if weight < 0 else 1.0
+        if weight:  # one of 0 keeps its sign
+            self.signs[number] = -1.0 if weight < 0 else 1.0
 
 
 def check_reward_weights(

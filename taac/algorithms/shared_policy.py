@@ -130,16 +130,13 @@ class AgentBatch:
 
     # Acting ----------------------------------------------------------------------------------------------------------
 
-    def initial_state(self, initial: Callable[[int], Nest], batch_size: int) -> Nest:
+    def initial_state(self, initial: Callable[[int], Nest], batch_size: int, device: torch.device) -> Nest:
         """Returns leaves `[B, N, ...]`; `initial` maps a number of rows to the algorithm's initial state."""
         inner = initial(batch_size * self.count)
         if not self.masked:
             return self._unfold(inner, 0)
-        leaves = nest.flatten(inner)
-        device = leaves[0].device if leaves else "cpu"
-        return PresentAgents(
-            self._unfold(inner, 0), torch.zeros(batch_size, self.count, dtype=torch.bool, device=device)
-        )
+        present = torch.zeros(batch_size, self.count, dtype=torch.bool, device=device)
+        return PresentAgents(self._unfold(inner, 0), present)
 
     def act(
         self,

@@ -190,7 +190,10 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     @torch.no_grad()
     def demonstrated_info(self, time_step: TimeStep) -> TaacInfo:
-        tau_prev, switch = trajectories.follow(self.trajectory, time_step.prev_action[1:], first=time_step.is_first())
+        last = time_step.is_last()
+        absent = torch.cat([torch.zeros_like(last[:1]), last[1:] & last[:-1]])  # frames of an agent that has left
+        first = time_step.is_first() | absent
+        tau_prev, switch = trajectories.follow(self.trajectory, time_step.prev_action[1:], first=first)
         # At the last frame no action is known. Its switch is never read, like the action taken at LAST.
         return TaacInfo(tau_prev, torch.cat([switch, torch.ones_like(switch[:1])]))
 

@@ -80,7 +80,7 @@ def _text(name: str, value: Any, modules: dict[str, None]) -> str:
         if found is None:
             raise TaacError(
                 f"{name} = {value!r:.200} cannot be kept in config.gin: decorate it with @gin.configurable in a module of your "
-                "own; a callback is on_iteration=, on_evaluation= or on_checkpoint="
+                "own; callbacks are on_iteration=, on_evaluation= and on_checkpoint= of taac.train"
             )
         _note_module(name, value, found[1], modules)
         return f"@{found[0]}"

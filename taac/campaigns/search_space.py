@@ -47,8 +47,12 @@ class Dimension(NamedTuple):
         return value if self.choices or self.whole else min(max(float(f"{value:.4g}"), self.low), self.high)
 
     def ends(self) -> list[str]:
-        """Returns values that show whether the setting takes what is searched: all choices, or both ends of the range."""
-        return list(self.choices) or [text(int(end) if self.whole else end) for end in (self.low, self.high)]
+        """Returns values that show whether the setting takes what is searched: all choices, or both ends of the range.
+
+        And of a range that is not of whole numbers one within, because a setting of whole numbers takes 1e2, but not 137.5.
+        """
+        within = [] if self.whole else [self.rounded(self.low + 0.381966 * (self.high - self.low))]
+        return list(self.choices) or [text(int(end) if self.whole else end) for end in (self.low, self.high, *within)]
 
 
 def text(value: Any) -> str:

@@ -19,6 +19,7 @@ from taac.machine.products import slowness
 from taac.networks import RewardNormalizer
 from taac.networks.bodies import projections
 from taac.networks.encoders import is_image
+from taac.parallel.remote_collector import RemoteCollector
 from taac.replay import HindsightReplayBuffer
 from taac.specs import TensorSpec
 from taac.training import checks
@@ -65,12 +66,14 @@ def shares(trainer: Trainer) -> list[Share]:
 
 def random_endings(trainer: Trainer) -> tuple[int, int]:
     """Plays at most 20 episodes or 2,000 steps at random. Returns how many episodes terminated, and how many ended."""
-    rollout, terminated, ended, steps = Rollout(trainer.environment, trainer.agent), 0, 0, 0
+    elsewhere = isinstance(trainer.collector, RemoteCollector)  # whose processes have the training environments
+    environment = trainer.evaluation_environment if elsewhere else trainer.environment
+    rollout, terminated, ended, steps = Rollout(environment, trainer.agent), 0, 0, 0
     rollout.reset(trainer.seed)
     while ended < 20 and steps < 2_000:
         rollout.step(trainer.agent.unobserved_random_step)
         last = rollout.time_step.step_type == LAST
-        ended, steps = ended + int(last.sum()), steps + trainer.environment.num_envs
+        ended, steps = ended + int(last.sum()), steps + environment.num_envs
         terminated += int((last & (rollout.time_step.discount == 0)).sum())
     return terminated, ended
 

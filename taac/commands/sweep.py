@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -129,7 +130,8 @@ def check(sweep: Sweep, request: RunRequest, new: bool) -> tuple[int, int]:
             if new and words not in built:
                 check_buildable(of_trial, here=True)
                 built.add(words)
-                if idle := [line for line in loaded.without_effect() if f"{dimension.name.rpartition('.')[2]} = " in line]:
+                own = re.compile(rf"--\w+: (?:[\w./]+\.)?{re.escape(dimension.name.rpartition('.')[2])} = ")
+                if idle := [line for line in loaded.without_effect() if own.match(line)]:
                     raise TaacError(f"--search {dimension.name} would compare equal trials: {idle[0]}")
     steps, interval = loaded.bound("Intervals.num_env_steps"), loaded.bound("Intervals.evaluation_interval", 2_500)
     fixed = ("num_env_steps", "evaluation_interval")

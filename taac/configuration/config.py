@@ -64,7 +64,14 @@ class Config:
         macros = self.macros
         replaced += [macros.get(name) for name in self._macros_in(replaced)]
         refs = [r for value in replaced for r in gin_state.references(value)]
-        self._replaced = {("/".join(r.scopes), r.configurable.selector) for r in refs if r.scopes}  # scopes and selectors
+        self._replaced = set[tuple[str, str]]()  # scopes and selectors of what was replaced, and what its shipped settings name
+        while refs:
+            reference = refs.pop()
+            key = "/".join(reference.scopes), reference.configurable.selector
+            if key not in self._replaced:
+                self._replaced.add(key)
+                own = [b for b in self.bindings.values() if b.shipped and (b.scope, b.selector) == key]
+                refs += [r for b in own for r in gin_state.references(b.value)]
 
     @property
     def macros(self) -> Mapping[str, Any]:
@@ -96,7 +103,7 @@ class Config:
         for b in self.bindings.values():
             if b.is_macro or b.selector.startswith(OF_COMPARE):
                 continue
-            replaced = (b.scope, b.selector) in self._replaced and not b.where.startswith("--")
+            replaced = (b.scope, b.selector) in self._replaced and (b.shipped or (b.scope and not b.where.startswith("--")))
             if replaced or b.may_be_unused:
                 if b.parameter in BACKBONE and all(selector != b.selector for _, selector in used):
                     raise TaacError(f"{b}: has no effect, because other critics are bound: remove either")

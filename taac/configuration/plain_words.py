@@ -45,7 +45,7 @@ def value_of(text: str) -> str:
     are text. What begins with a bracket, a quote, `@` or `%` is gin already.
     """
     text = text.strip()
-    if text[:1] in ("(", "[", "{", "'", '"'):
+    if text[:1] in ("(", "[", "{", "'", '"') or text[:2] in ("b'", 'b"'):
         return text
     if "," not in text:
         return _word(text)

@@ -121,6 +121,9 @@ def _read_settings(settings: Sequence[Setting], given: Sequence[Binding]) -> lis
     bindings = []
     macros = {b.scope for b in given if b.is_macro}
     algorithm = next((b.value for b in reversed(given) if b.parameter == ALGORITHM), None)
+    for setting in settings:  # a later one wins, as it does below
+        if setting.text.partition("=")[0].strip() in (ALGORITHM, ALGORITHM.rpartition(".")[2]):
+            algorithm = _parse(plain_words.to_gin(setting, macros, ()), setting.flag, None, ())[-1].value
     wrapped = algorithm.configurable.wrapped if isinstance(algorithm, gin_state.Reference) else None
     classes = [c.__name__ for c in getattr(wrapped, "__mro__", ())]  # a macro or a function has none
     for setting in settings:

@@ -80,7 +80,7 @@ class RunRequest(NamedTuple):
         return [*own, *self.gin_files]
 
     def _settings(self) -> list[Setting]:
-        found = [Setting("--method", text) for text in (self.method or "").split("+")[1:] if "=" in text]
+        found = [Setting("--method", text) for text in _parts(self.method or "")[1:] if "=" in text]
         found += [Setting("--set", text) for text in self.settings]
         if self.num_env_steps is not None:
             found.append(Setting("--num_env_steps", f"num_env_steps={self.num_env_steps}"))
@@ -111,7 +111,7 @@ class RunRequest(NamedTuple):
         """The name of the method file, with what is added to it: "taac+flash+decision_price=0.01"; None without --method."""
         if self.method is None:
             return None
-        method, *added = self.method.split("+")
+        method, *added = _parts(self.method)
         return "+".join([str(_stem(method)), *added])
 
     @property
@@ -178,9 +178,14 @@ def note(task: str) -> str:
     return f" (no task file names {task}, so it has the settings of {shipped.DEFAULT_TASK})"
 
 
+def _parts(method: str) -> list[str]:
+    """Returns what stands before and after each "+" of a method's name. One inside of a value, such as 1e+2, ends nothing."""
+    return re.split(r"\+(?=[A-Za-z_][\w.]*(?:[+=]|$)|[A-Za-z_][\w./]*=)", method)
+
+
 def method_files(method: str) -> list[str]:
     """Returns the gin files of a method: its own, then those added to it. Raises TaacError if one does not exist."""
-    method, *parts = method.split("+")
+    method, *parts = _parts(method)
     added = [part for part in parts if "=" not in part]  # the others are settings
     known = shipped.additions()
     for name in added:

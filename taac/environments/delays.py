@@ -15,7 +15,6 @@ from gymnasium.utils import RecordConstructorArgs
 
 from taac.environments import single
 from taac.errors import TaacError
-from taac.specs import AGENT_MASK, AGENT_TRUNCATED
 
 Steps = int | Sequence[int]
 
@@ -76,6 +75,8 @@ class _Delay(gymnasium.Wrapper, RecordConstructorArgs):
         shown = single.observation_with(self.env.observation_space, observation, self.part, pending)
         return shown if self._least == self._most else {**shown, self.delay_part: np.array([self._steps], np.float32)}
 
+_OF_AGENTS = {"agent_mask", "agent_truncated"}  # as in `specs`, which imports torch
+
 
 @gin.configurable
 class ActionDelay(_Delay):
@@ -134,7 +135,7 @@ class ObservationDelay(_Delay):
                 "ObservationDelay would show the pending actions of ActionDelay late, or its own before they are done: name it "
                 "first, create_environment.wrappers = (@ObservationDelay, @ActionDelay)"
             )
-        if isinstance(env.observation_space, spaces.Dict) and {AGENT_MASK, AGENT_TRUNCATED} & env.observation_space.spaces.keys():
+        if isinstance(env.observation_space, spaces.Dict) and _OF_AGENTS & env.observation_space.spaces.keys():
             raise TaacError("ObservationDelay would show late which agents are present, and with that their ends: remove it")
         super().__init__(env, steps, observe_pending)
 

@@ -154,7 +154,14 @@ def _sampled(space: gymnasium.Space, observation: Any) -> Any:
     if mask is None or np.size(mask) != sum(counts) or not np.isin(mask, (0, 1)).all():
         return space.sample()
     parts = np.split(np.asarray(mask, np.int8).ravel(), np.cumsum(counts)[:-1])  # of each choice
-    return space.sample(parts[0] if isinstance(space, Discrete) else tuple(parts))
+    if isinstance(space, Discrete):
+        return space.sample(parts[0])
+    left = iter(parts)
+
+    def nested(sizes: Any) -> tuple[Any, ...]:
+        return tuple(nested(row) if np.ndim(row) else next(left) for row in sizes)
+
+    return space.sample(nested(space.nvec))
 
 
 def _reset(env: gymnasium.Env, seed: int | None) -> Any:

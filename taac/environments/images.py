@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 from taac.errors import TaacError
 
+_MASKS = {"action_mask", "agent_mask", "agent_truncated"}  # as in `specs`, which imports torch
 _LUMA = np.array([0.299, 0.587, 0.114])  # of ITU-R BT.601, as Pillow and OpenCV have it
 
 
@@ -24,7 +25,8 @@ def is_picture(space: spaces.Space) -> bool:
 def map_pictures(space: spaces.Space, value: Any, change: Callable[[Any], Any]) -> Any:
     """Returns an observation of `space`, which may nest Dict and Tuple, with its pictures changed."""
     if isinstance(space, spaces.Dict):
-        return {key: map_pictures(part, value[key], change) for key, part in space.spaces.items()}
+        parts = space.spaces.items()
+        return {key: value[key] if key in _MASKS else map_pictures(part, value[key], change) for key, part in parts}
     if isinstance(space, spaces.Tuple):
         return tuple(map_pictures(part, one, change) for part, one in zip(space.spaces, value))
     return change(value) if is_picture(space) else value
@@ -37,7 +39,7 @@ def map_picture_spaces(space: spaces.Space, user: str, change: Callable[[np.ndar
     def of(part: spaces.Space) -> spaces.Space:
         nonlocal changed
         if isinstance(part, spaces.Dict):
-            return spaces.Dict({key: of(one) for key, one in part.spaces.items()})
+            return spaces.Dict({key: one if key in _MASKS else of(one) for key, one in part.spaces.items()})
         if isinstance(part, spaces.Tuple):
             return spaces.Tuple([of(one) for one in part.spaces])
         if not is_picture(part):

@@ -26,8 +26,14 @@ def _walk(owner: Any, seen: set[int]) -> Iterator[tuple[Any, str, Any]]:
     for key, value in owner.__dict__.items():
         if key not in _OF_MODULES:
             yield owner, key, value
-            if hasattr(value, "__dict__") and not isinstance(value, _LEFT_OUT):
-                yield from _walk(value, seen)
+            for one in _objects(value):
+                yield from _walk(one, seen)
+
+
+def _objects(value: Any) -> list[Any]:
+    """Returns the object that an attribute is, or those in the list or tuple that it is."""
+    ones = value if isinstance(value, (list, tuple)) else (value,)
+    return [one for one in ones if hasattr(one, "__dict__") and not isinstance(one, _LEFT_OUT)]
 
 
 def parts(module: torch.nn.Module) -> Iterator[Any]:
@@ -36,8 +42,7 @@ def parts(module: torch.nn.Module) -> Iterator[Any]:
     for part in module.modules():
         yield part
         for _, _, value in _walk(part, seen):
-            if hasattr(value, "__dict__") and not isinstance(value, _LEFT_OUT):
-                yield value
+            yield from _objects(value)
 
 
 class TracedAttributes:

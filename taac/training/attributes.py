@@ -63,6 +63,7 @@ class Attributes:
     def __init__(self, learner: Learner, explorer: Explorer | Noise | None, schedules: Schedules, batch_size: Attribute):
         self._learner, self._explorer, self._schedules, self._batch_size = learner, explorer, schedules, batch_size
         self._set: dict[str, float] = {}  # values that were set and that no other part saves
+        self._before: dict[str, float] = {}  # and those before
 
     def names(self) -> list[str]:
         return list(self._known())
@@ -88,9 +89,10 @@ class Attributes:
             limits = "above 0" if (least, most) == ABOVE_ZERO else f"from {least:g} to {most:g}"
             raise TaacError(f"'{name}' must be a number {limits}, got {value!r}")
         value = float(value)  # checkpoints cannot hold other kinds, such as numpy's
-        attribute.set(value)
         if not attribute.saved:
+            self._before.setdefault(name, float(attribute.get()))
             self._set[name] = value
+        attribute.set(value)
 
     def state_dict(self) -> dict[str, float]:
         """Returns the values that were set and that no other part saves."""
@@ -98,9 +100,14 @@ class Attributes:
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         known = self._known()
+        for name in self._set.keys() - state.keys():  # of a newer checkpoint, which could not be restored
+            del self._set[name]
+            if name in known:
+                known[name].set(self._before[name])
         for name in state.keys() & known.keys():  # None may have been put in the place of one
             entropy = name.startswith("target_entropy/") and isinstance(known[name].get(), torch.Tensor)
             if not (entropy or known[name].parameter in self._schedules.values):  # a schedule was
+                self._before.setdefault(name, float(known[name].get()))
                 known[name].set(state[name])
                 self._set[name] = state[name]
 

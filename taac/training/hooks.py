@@ -150,13 +150,18 @@ class StopWhen:
         self._enough = self._without = 0  # evaluations in a row
         self._best: float | None = None
 
+    def check(self, trainer: Any) -> None:
+        """Begins anew, because the object may have ended another run. A checkpoint restores its state after this."""
+        self._enough = self._without = 0
+        self._best = None
+
     def __call__(self, trainer: Any) -> None:
         if trainer.env_steps == 0 or trainer.evaluation is None:
             return
         found = trainer.evaluation.return_mean
         improved = self._best is None or found > self._best + self.min_improvement
         self._without = 0 if improved else self._without + 1
-        self._best = found if improved else self._best
+        self._best = found if self._best is None else max(self._best, found)
         enough = self.return_at_least is not None and found >= self.return_at_least
         self._enough = self._enough + 1 if enough else 0
         if trainer.env_steps < self.not_before:

@@ -33,7 +33,7 @@ class Reset:
     point = "before_update"
 
     def __init__(self, at: Sequence[int], modules: Sequence[str] = ()):
-        self.at, self.modules = frozenset(at), tuple(modules)
+        self.at, self.modules = frozenset(at), (modules,) if isinstance(modules, str) else tuple(modules)
         for number in self.at:
             refuse_below(1, "Reset", at=number)
         if not self.at:
@@ -42,8 +42,8 @@ class Reset:
     def check(self, trainer: Any) -> None:
         """Refuses modules that the algorithm has not, and numbers beyond the run."""
         algorithm = trainer.agent.algorithm
-        updates = trainer.update_ratio.updates_expected(trainer.num_env_steps, trainer.environment.durations[0])
-        if max(self.at) >= updates:
+        if max(self.at) >= trainer.updates_expected:
+            updates = trainer.updates_expected
             raise TaacError(f"Reset.at: the run has {updates} updates, so no update follows number {max(self.at)}")
         for name in self.modules:
             try:

@@ -85,8 +85,8 @@ class Trainer:
         offline = isinstance(collector, Offline)
         first = None if offline else update_ratio.initial_collect_steps
         check_segments(segment_length, self.num_env_steps, first, self.environment, self.agent, replay_buffer, ranks)
-        least_duration = self.environment.durations[0]
-        updates = update_ratio.updates_expected(self.num_env_steps, least_duration)
+        least_duration = 1 if offline else self.environment.durations[0]
+        self.updates_expected = updates = update_ratio.updates_expected(self.num_env_steps, least_duration)
         self.compilation = compile_if_it_pays(learner, updates, batch_size)
         check_batches(batch_size, self.agent, replay, reporter.monitor, ranks)
         own_steps = 0 if offline else self.num_env_steps // (self.environment.num_envs * ranks.count * least_duration)
@@ -332,7 +332,8 @@ class Trainer:
             if one.name == "Trainer.batch_size":
                 check_sizes(one.schedule, self.agent)
         updates, earned = self.learner.num_updates, self.update_ratio.updates_earned(self.env_steps)
-        if updates < 0 or earned - updates > self.num_env_steps * max(1.0, float(self.update_ratio.ratio)):  # without end
+        most = bounds(self.update_ratio.schedule or float(self.update_ratio.ratio))[1]
+        if updates < 0 or earned - updates > self.num_env_steps * max(1.0, most):  # without end
             raise TaacError(
                 f"the checkpoint in {folder.path} counts {updates} updates, but its environment steps earn {earned}: no run "
                 "writes that. Remove its checkpoints/ to begin the run again"

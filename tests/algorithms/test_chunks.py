@@ -96,6 +96,15 @@ def test_recorded_chunks_do_not_depend_on_the_episodes_beside_them():
             assert torch.equal(x[:length, i], y[:, 0])
 
 
+def test_recorded_chunks_end_where_an_agent_leaves():
+    """Its frames after that are LAST, and their actions are none of its own."""
+    algorithm = taac(5)
+    time_step = segment([FIRST, MID, MID, LAST, LAST, LAST, LAST]).time_step
+    action = time_step.prev_action[1:, 0]
+    begun = nest.index(algorithm.demonstrated_info(time_step).tau_prev, 1)  # after the first action of the chunk
+    assert torch.equal(algorithm.trajectory.proposal(begun)[0], action[[0, 1, 2, 2, 2]].flatten())
+
+
 def test_the_next_recorded_actions_are_cloned():
     """Where a chunk begins."""
     experience = segment([FIRST, MID, MID, MID, MID])

@@ -95,7 +95,7 @@ def test_arguments_of_an_environment_arrive_as_they_were_given(tmp_path):
     [
         (object(), r"x = <object.*cannot be kept in config.gin.*'@ItsClass\(\)'"),
         (float("inf"), "x = inf cannot be kept"),
-        (lambda trainer: None, "@gin.configurable in a module of your own; a callback is on_iteration=, on_evaluation= or on"),
+        (lambda trainer: None, "@gin.configurable in a module of your own; callbacks are on_iteration=, on_evaluation= and on"),
         ({"a": object()}, "x = <object"), ({64, 32}, "cannot be kept in config.gin"),
     ],
 )

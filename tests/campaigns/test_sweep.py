@@ -39,7 +39,7 @@ def test_a_space_is_read_in_plain_words():
         Dimension("s", ("@A()", "none")),
     ]
     assert Dimension("x", (), 0.12344, 0.5).rounded(0.12344) == 0.12344 and Dimension("x", (), 0, 1).rounded(0.123456) == 0.1235
-    assert [d.ends() for d in search_space.parse(given)[1:4]] == [["0.9", "0.999"], ["-3", "8"], ["64,64", "256,256"]]
+    assert [d.ends() for d in search_space.parse(given)[1:4]] == [["0.9", "0.999", "0.9378"], ["-3", "8"], ["64,64", "256,256"]]
 
 
 @pytest.mark.parametrize(
@@ -427,6 +427,10 @@ def test_a_setting_that_changes_nothing_is_not_searched():
     command.check(Sweep(("learning_rate=1e-4|1e-3",)), asked, new=True)
     with pytest.raises(TaacError, match=r"--search segment_length would compare equal trials: .*does not use segment_length"):
         command.check(Sweep(("segment_length=3|8",)), asked, new=True)
+    idle = asked._replace(settings=("segment_length=8",))  # which is told, and is not what is searched
+    command.check(Sweep(("ReplayBuffer.length=1000|2000",)), idle, new=True)
+    with pytest.raises(TaacError, match=r"batch_size = 443\.8 has the wrong type"):
+        command.check(Sweep(("batch_size=1e2..1e3",)), asked, new=True)
 
 
 def test_a_sweep_whose_gin_file_has_changed_is_refused(tmp_path):

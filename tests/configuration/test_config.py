@@ -390,7 +390,11 @@ def test_settings_of_a_schedule_that_a_number_took_the_place_of_are_no_mistake()
     refused(["ZetaExplorer.epsilon = 0.3", "explore/LinearSchedule.end = 0.1"], "explore/LinearSchedule.end", files=files)
     refused(["exploration/LinearSchedule.ending = 0.1"], "ending", files=files)
     refused(["explor/LinearSchedule.end = 0.1"], "explor/LinearSchedule.end", files=files)
-    refused(["create_collector.explorer = None"], "ZetaExplorer.epsilon", "nothing in this experiment uses", files=files)
+    refused(["create_collector.explorer = None", "ZetaExplorer.epsilon = 0.3"], "ZetaExplorer.epsilon", files=files)
+    for method, task in (("sac_ez", TASK), ("sac_discrete", "gin/tasks/discrete_control.gin")):  # their settings go with them
+        trainer = build((task, f"gin/methods/{method}.gin"), [*SMALL, "create_collector.explorer = None"])
+        assert not trainer.schedules.values
+        trainer.close()
 
 
 @pytest.mark.parametrize(

@@ -393,6 +393,20 @@ def test_a_part_that_would_replace_the_tasks_or_another_is_refused(task, method,
     RunRequest(task, method, gin_params=(instead,)).load()
 
 
+def test_a_plus_inside_of_a_value_ends_nothing():
+    request = RunRequest("Pendulum-v1", "sac+learning_rate=1e+2+caps+load_from=runs/taac+her/seed_0:actor")
+    assert request.method_name == request.method
+    loaded = request.load()
+    assert loaded.bound("Learner.learning_rate") == 100.0
+    assert loaded.bound("create_experiment.load_from") == "runs/taac+her/seed_0:actor"
+
+
+def test_a_short_name_is_of_the_algorithm_that_another_setting_names():
+    for name in ("algorithm_ctor", "create_agent.algorithm_ctor"):
+        settings = (f"{name}=@SdarAlgorithm", "target_decision_rate=0.2")
+        assert RunRequest("Pendulum-v1", "taac", settings=settings).load().bound("SdarAlgorithm.target_decision_rate") == 0.2
+
+
 def test_a_backbone_that_another_one_replaces_is_told():
     (told,) = built_with("sac+crossq+flash_small")
     assert re.search(r"crossq.gin:5: CriticEnsemble.body = .*critic/MlpBody has no effect: .*flash.gin:7: .* replaces it", told)

@@ -160,6 +160,13 @@ def test_failure_with_several_environments_is_reported(monkeypatch):
     assert all("RuntimeError: the port is taken" in finding.about + finding.advice for finding in faults)
 
 
+def test_choices_of_agents_with_branches_are_sampled_among_the_valid():
+    space = spaces.MultiDiscrete(np.array([[2, 3], [2, 3]]))
+    mask = np.array([[0, 1, 1, 0, 0], [1, 0, 0, 0, 1]], np.int8)
+    for _ in range(5):
+        assert examine_module._sampled(space, {"action_mask": mask}).tolist() == [[1, 0], [0, 2]]
+
+
 def test_a_sound_environment_has_no_faults(monkeypatch):
     found = found_in(monkeypatch, Sound)
     assert all(finding.ok and not finding.advice for finding in found) and len(found) == 7

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from taac import nest
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
+from taac.environments import images
 from taac.environments.create import create_environment
 from taac.environments.images import FrameStack, Pictures
 from taac.errors import TaacError
@@ -79,6 +80,15 @@ def test_a_stack_holds_the_last_frames_the_newest_last():
     for t in range(6):
         expected = np.concatenate([alone[max(0, t - back)] for back in (2, 1, 0)], axis=-1)
         assert np.array_equal(seen[t], expected)
+
+
+def test_masks_are_no_pictures():
+    space = spaces.Dict({"camera": spaces.Box(0, 255, (4, 4), np.uint8), "action_mask": spaces.Box(0, 1, (2, 3), np.uint8)})
+    mask = np.array([[1, 0, 1], [1, 1, 1]], np.uint8)
+    seen = images.map_pictures(space, {"camera": np.zeros((4, 4), np.uint8), "action_mask": mask}, lambda x: x[..., None])
+    made = images.map_picture_spaces(space, "Pictures", lambda x: x[..., None])
+    assert seen["camera"].shape == (4, 4, 1) == made["camera"].shape
+    assert seen["action_mask"] is mask and made["action_mask"] == space["action_mask"]
 
 
 def test_pictures_inside_a_dict_are_stacked_alone():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from taac.machine.traced_attributes import TracedAttributes
+from taac.machine.traced_attributes import TracedAttributes, parts
 
 
 class Part(torch.nn.Module):
@@ -33,3 +33,20 @@ def test_of_what_was_nothing_a_number_is_a_change_and_what_is_made_when_needed_i
     assert attributes.changed() is None
     part.number = 2.0
     assert attributes.changed() == "Part.number"
+
+
+def test_the_objects_of_a_tuple_are_parts_too():
+    """As regularizers of an actor are."""
+
+    class Regularizer:
+        weight = 0.0
+
+        def __init__(self):
+            self.weight = 1.0
+
+    part = Part()
+    part.regularizers = (Regularizer(),)
+    attributes = TracedAttributes(part)
+    assert part.regularizers[0] in [*parts(part)] and attributes.changed() is None
+    part.regularizers[0].weight = 2.0
+    assert attributes.changed() == "Regularizer.weight"

@@ -216,9 +216,19 @@ def test_each_part_of_the_reward_has_its_discount_and_each_signal_its_strength()
     assert [attributes.get(name) for name in values] == pytest.approx([*values.values()])
     assert algorithm.td_loss.gamma.tolist() == pytest.approx([0.9, 0.25, 1.0]) and algorithm.target_update.tau == 0.5
     assert algorithm.weights.tolist() == [1.0, 3.0, -2.0] and algorithm.signs.tolist() == [1.0, 1.0, -1.0]
+    attributes.set("strength/rnd", 0.0)  # which keeps the sign
     for name, value in {"strength/icm": -1.0, "strength/rnd": 1.0, "gamma/icm": 1.5, "target_tau": 0.0}.items():
         with pytest.raises(TaacError, match=f"'{name}' must be a number"):
             attributes.set(name, value)
+    trainer.close()
+
+
+def test_values_of_a_checkpoint_that_could_not_be_restored_are_taken_back():
+    trainer = build()
+    attributes = trainer.attributes
+    attributes.load_state_dict({"gamma": 0.5, "max_grad_norm": 2.0} if "max_grad_norm" in attributes.names() else {"gamma": 0.5})
+    attributes.load_state_dict({})  # of an older one
+    assert attributes.get("gamma") == pytest.approx(0.99) and attributes.state_dict() == {}
     trainer.close()
 
 

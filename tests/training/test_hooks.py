@@ -149,6 +149,10 @@ def test_states_find_their_hooks_by_place_and_none_is_dropped_without_a_word(cap
 
 def test_a_hook_of_one_point_is_refused_at_another():
     """At "after_iteration" it would count one evaluation many times."""
+    stop = StopWhen(no_improvement=1)  # that has ended a run
+    stop.load_state_dict({"best": 5.0, "enough": 2, "without": 3})
+    Hooks({"after_evaluation": stop}).check(None)
+    assert stop.state_dict() == {"best": None, "enough": 0, "without": 0}
     with pytest.raises(TaacError, match=r"hooks\['after_iteration'\]: StopWhen\(.*\) is a hook for 'after_evaluation'"):
         Hooks({"after_iteration": StopWhen(no_improvement=5)})
 

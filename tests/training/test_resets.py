@@ -61,7 +61,7 @@ def test_without_names_all_of_the_algorithm_begins_anew():
 
 
 def test_a_part_of_a_group_counts_by_itself():
-    _, _, trainer = before_and_after(Reset(at=(12,), modules=("actor.head",)))
+    _, _, trainer = before_and_after(Reset(at=(12,), modules="actor.head"))
     assert counts(trainer)["actor"] == 12
     assert moments(trainer, "actor.head")[0] is None and sum(m is None for m in moments(trainer, "actor")) == 2
     learn_until(trainer, 13)

@@ -43,6 +43,7 @@ def evaluations_until_stopped(rule, returns, reload_after=None):
         ({"no_improvement": 2}, [0, 1, 0, 2, 2, 1], 5),  # an equal return is no improvement
         ({"no_improvement": 1, "min_improvement": 1.0}, [0, 1, 1.9], 2),
         ({"no_improvement": 1, "min_improvement": 1.0}, [0, 1, 2.1, 3.2], None),
+        ({"no_improvement": 2, "min_improvement": 1.0}, [0, 1.0, 1.9, 2.8, 3.0], 3),  # 2.8 is not 1 above 1.9
         ({"no_improvement": 1, "return_at_least": 3}, [0, 1, 3], 2),
     ],
 )
