@@ -44,6 +44,7 @@ class Config:
         self._outdone: list[str] = []  # backbones of which another one took the place
         replaced: list[Any] = []
         lost: list[Binding] = []
+        explorers: list[gin_state.Reference] = []
         for b in bindings:
             if (before := self.bindings.get(b.key)) is not None:
                 if b.shipped and b.parameter in OUTDONE and b.line != before.line:
@@ -54,6 +55,8 @@ class Config:
                 if part and b.shipped and before.shipped and b.parameter in SINGLE and b.line != before.line:
                     lost.append(before)
                 replaced.append(before.value)
+                if b.parameter == "create_collector.explorer":
+                    explorers += gin_state.references(before.value)
             self.bindings[b.key] = b
         for before in lost:
             if (b := self.bindings[before.key]).shipped:
@@ -64,14 +67,12 @@ class Config:
         macros = self.macros
         replaced += [macros.get(name) for name in self._macros_in(replaced)]
         refs = [r for value in replaced for r in gin_state.references(value)]
-        self._replaced = set[tuple[str, str]]()  # scopes and selectors of what was replaced, and what its shipped settings name
-        while refs:
-            reference = refs.pop()
-            key = "/".join(reference.scopes), reference.configurable.selector
-            if key not in self._replaced:
-                self._replaced.add(key)
-                own = [b for b in self.bindings.values() if b.shipped and (b.scope, b.selector) == key]
-                refs += [r for b in own for r in gin_state.references(b.value)]
+        self._replaced = {("/".join(r.scopes), r.configurable.selector) for r in refs if r.scopes}  # scopes and selectors
+        for reference in explorers:  # whose own settings go with them, and the schedules that these name
+            key = "", reference.configurable.selector
+            own = [b for b in self.bindings.values() if b.shipped and (b.scope, b.selector) == key]
+            named = (r for b in own for r in gin_state.references(b.value))
+            self._replaced |= {key, *(("/".join(r.scopes), r.configurable.selector) for r in named if r.scopes)}
 
     @property
     def macros(self) -> Mapping[str, Any]:

@@ -202,7 +202,7 @@ def pretended():
         for function in (get_rng_state, set_rng_state, manual_seed_all):
             patch.setattr(torch.cuda, function.__name__, function)
         patch.setattr(torch.cuda, "is_available", lambda: True)
-        patch.setattr(torch.cuda, "device_count", lambda: 1)
+        patch.setattr(torch.cuda, "device_count", lambda: 2)  # of which one is used
         patch.setattr(torch.cuda, "_lazy_init", lambda: None)
         patch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 34, 1 << 34))
         patch.setattr(torch.__future__, "get_overwrite_module_params_on_conversion", lambda: True)
