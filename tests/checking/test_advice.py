@@ -87,6 +87,13 @@ def test_the_entropy_of_chunks_is_that_of_each_number(method, param):
     assert "within 0.05 nats a dimension" in advised(param, "action_min_prob = 0.95", files=files)[0][0]
 
 
+def test_random_endings_where_processes_of_their_own_have_the_environments():
+    configuration.load(FILES, [*PENDULUM, "create_experiment.collectors = 1", "num_envs = 2"])
+    trainer = configuration.build(experiment.create_experiment)
+    assert random_endings(trainer) == (0, 5)  # in the environments of evaluations, five here
+    trainer.close()
+
+
 @pytest.mark.parametrize("normalized", [True, False])
 def test_rewards_less_their_mean_where_episodes_terminate(normalized):
     """Of InvertedPendulum's random episodes all terminate, of Pendulum's none."""

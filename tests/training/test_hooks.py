@@ -92,6 +92,10 @@ def test_an_evaluation_that_is_told_to_stop_is_prepared_once(tmp_path):
     assert begun.evaluator.unfinished and begun.env_steps == 320
     resumed = make()
     resumed.resume(folder)
+    asked.clear()
+    resumed.train(folder, stop=lambda: (asked.append(resumed.env_steps), resumed.env_steps > 320)[1])
+    saved = folder.checkpoints.read(320)  # so that a run killed after it does not evaluate once more
+    assert not saved.part("evaluator")["unfinished"]
     resumed.train(folder)
     resumed.close()
     assert [c[1] for c in CALLS] == [0, 320, 330]

@@ -13,6 +13,7 @@ import torch
 from taac.errors import TaacError
 from taac.playing.saved_agent import load_saved
 from tests.demonstrations.test_imitation import binding, demonstrations  # noqa: F401, a fixture
+from tests.environments.team import TEAM
 from tests.environments.toys import env_id
 from tests.learning.test_compiled_update import COMPILE, PRIORITIZED, assert_close, updated
 from tests.machine import pretend_gpu
@@ -59,6 +60,8 @@ PARTS = {
     "prefixes": ("sac_chunk", ["ActorCriticAlgorithm.critic_ctor = @PrefixCritics", "PrefixCritics.hidden_layers = (8,)"]),
     "price": ("taac", ["TaacAlgorithm.target_decision_rate = 0.3", "ActorCriticAlgorithm.actor_regularizers = (@CAPS, @L2C2)",
                        "create_collector.explorer = @ColoredNoise()", "ColoredNoise.length = 20"]),
+    "agents that come and go": ("sac", [f"create_environment.env_name = '{TEAM}'", "create_agent.shared_policy = True",
+                                        "create_environment.env_kwargs = {'comes_and_goes': True}"]),
     "gSDE": ("sac", ["ActorNetwork.gsde_log_std = -3.0", "create_collector.explorer = @StateDependentNoise()"]),
     "goals": ("taac", ["create_environment.env_name = 'tests.toy_tasks:taac-test/Reach-v0'", "normalize_rewards = False",
                        "create_experiment.replay_buffer_ctor = @HindsightReplayBuffer"]),
@@ -68,7 +71,7 @@ PARTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("part", thinned(PARTS, ("flash", "price", "goals")))
+@pytest.mark.parametrize("part", thinned(PARTS, ("flash", "price", "goals", "agents that come and go")))
 def test_parts_compute_where_the_agent_is(part):
     method, params = PARTS[part]
     with pretended():
