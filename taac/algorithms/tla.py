@@ -169,7 +169,7 @@ class TlaAlgorithm(Td3Algorithm):
     def _commit(self, state: TlaState, fast: AlgStep, slow: AlgStep, opens: torch.Tensor) -> AlgStep:
         """Begins a window if the last one is over; then acts as its gate says."""
         begins = state.left == 0
-        opened = (begins & opens) | (~begins & state.open)  # ONNX chooses between numbers only
+        opened = nest.where(begins, opens, state.open)
         slow_action = torch.where(begins.unsqueeze(-1), slow.output, state.slow_action)
         left = torch.where(begins, self.slow_steps, state.left) - 1
         return AlgStep(

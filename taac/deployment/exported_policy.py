@@ -78,9 +78,8 @@ def _check_deterministic(policy: ExportedPolicy) -> None:
     """Refuses a policy whose greedy actions or states depend on random numbers, as far as many random observations show."""
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(0)
-        blank = policy.example(256)
+        blank = [torch.ones_like(x) if x.dtype == torch.bool else x for x in policy.example(256)]  # with all agents and choices
         inputs = [torch.randn(x.shape) if x.is_floating_point() else x for x in blank]
-        inputs = [torch.ones_like(x) if x.dtype == torch.bool else x for x in inputs]  # all agents are there, all choices allowed
         found = []
         for seed in range(2):
             torch.manual_seed(seed)

@@ -17,6 +17,7 @@ from taac.environments import single
 from taac.errors import TaacError
 
 Steps = int | Sequence[int]
+_OF_AGENTS = {"agent_mask", "agent_truncated"}  # as in `specs`, which imports torch
 
 
 class _Delay(gymnasium.Wrapper, RecordConstructorArgs):
@@ -74,8 +75,6 @@ class _Delay(gymnasium.Wrapper, RecordConstructorArgs):
         pending = np.stack([*[self._rest] * (self._most - self._steps), *self._pending])
         shown = single.observation_with(self.env.observation_space, observation, self.part, pending)
         return shown if self._least == self._most else {**shown, self.delay_part: np.array([self._steps], np.float32)}
-
-_OF_AGENTS = {"agent_mask", "agent_truncated"}  # as in `specs`, which imports torch
 
 
 @gin.configurable
