@@ -221,9 +221,9 @@ class Swinging:
         phase = torch.stack([-tau.phase[..., 1], tau.phase[..., 0]], -1)
         return Swing((tau.middle + 0.2 * phase[..., :1]).clamp(-1, 1), tau.middle, phase)
 
-    def start(self, action, tau):
+    def start(self, a_hat, tau):
         phase = torch.zeros_like(tau.phase) + torch.tensor([1.0, 0.0])
-        return Swing((action + 0.2).clamp(-1, 1), action, phase)
+        return Swing((a_hat + 0.2).clamp(-1, 1), a_hat, phase)
 
     def output_for(self, action, tau):
         return (action - 0.2).clamp(-1, 1)

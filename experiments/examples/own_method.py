@@ -85,7 +85,7 @@ class DdpgAlgorithm(ActorCriticAlgorithm):
 
         # Actor: climb dQ/da
         action = self.actor(seen)
-        q = self.weighted(self.over_critics(self.q_values(self.critics, features.detach(), action)))
+        q = self.min_q(self.critics, features.detach(), action)
         actor_loss = losses.action_gradient_loss(action, self.action_gradient(q, action))
 
         # V(s') = min_i Q'_i(s', pi'(s'))

@@ -34,8 +34,8 @@ class FadingTrajectory:
     def advance(self, tau: Fading) -> Fading:
         return Fading(self.rate * tau.a)
 
-    def start(self, action: torch.Tensor, tau: Fading) -> Fading:
-        return Fading(action)
+    def start(self, a_hat: torch.Tensor, tau: Fading) -> Fading:
+        return Fading(a_hat)
 
     def output_for(self, action: torch.Tensor, tau: Fading) -> torch.Tensor:
         return action

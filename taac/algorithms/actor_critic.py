@@ -43,7 +43,7 @@ class TrainInfo(NamedTuple):
     value: torch.Tensor | ValueDistribution  # [T, B(, D)], target values, never read at frame 0; or distributions [T, B, M]
     log_pi: Any = None  # of `actor_loss`'s shape: of the sampled action, or expected over choices; detached
     bonus: torch.Tensor | None = None  # [T, B(, D)], in `value`: the entropy bonus less the price of decisions; None if 0
-    q_pi: torch.Tensor | None = None  # [T or T-1, B(, D)], min_i Q_i at the policy's own action, detached
+    q_pi: torch.Tensor | None = None  # [T or T-1, B(, D)], the critics' value of the policy's own action, detached
     mean: torch.Tensor | None = None  # [T or T-1, B, A], of the policy, before tanh, detached
     log_std: torch.Tensor | None = None  # same shape, detached
     beta: torch.Tensor | None = None  # [T, B, 2], of TAAC's switch, detached
@@ -161,8 +161,8 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
         if actor_trains_encoder and (self.actor_encoder is not None or not trainable(self.encoder)):
             why = "the actor has an encoder of its own" if self.actor_encoder is not None else "its encoder has no parameters"
             raise TaacError(f"{type(self).__name__}: actor_trains_encoder = True has no effect, because {why}: remove it")
-        own: Any = self.encoder if self.actor_encoder is None else self.actor_encoder
-        self.actor_feature_size = int(own.output_size)
+        actor_encoder: Any = self.encoder if self.actor_encoder is None else self.actor_encoder
+        self.actor_feature_size = int(actor_encoder.output_size)
         choices = {} if num_choices is None else {"num_choices": num_choices}
         sizes = {"action_sizes": action_sizes} if "action_sizes" in inspect.signature(critic_ctor).parameters else {}
         self.critics = critic_ctor(self.feature_size + sum(action_sizes), self.reward_dim, **choices, **sizes)
@@ -238,8 +238,8 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
             critics: if they have `value(prediction)`, its result is returned; otherwise the prediction itself.
             prediction: `[N, ...(, C)(, D)]`, possibly with further dimensions, for example those of a distribution.
         """
-        own = getattr(critics, "value", None)
-        return prediction if own is None else own(prediction)
+        value = getattr(critics, "value", None)
+        return prediction if value is None else value(prediction)
 
     def q_values(self, critics: nn.Module, features: torch.Tensor, *action: torch.Tensor) -> torch.Tensor:
         """Returns values `[N, ...(, C)(, D)]` at features `[..., F]` and action parts `[..., A]`."""
@@ -249,7 +249,7 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
         """Returns the critics of an update, for features `[T, B, F]` and the parts of executed actions `[T-1, B, A]`."""
         return CriticStep(self, time_step, features, executed)
 
-    def over_predictions(self, critics: nn.Module, prediction: torch.Tensor) -> torch.Tensor | ValueDistribution:
+    def bootstrap_value(self, critics: nn.Module, prediction: torch.Tensor) -> torch.Tensor | ValueDistribution:
         """Returns what targets bootstrap from, of predictions `[N, ...]`: values `[...(, D)]`, or distributions `[..., M]`."""
         combination = self.combine_critics
         if self.target_subset is not None:
@@ -257,10 +257,10 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
             if self.target_subset < len(prediction):  # inductor cannot compile a draw of all
                 drawn = torch.randperm(len(prediction), device=prediction.device)[: self.target_subset]
                 prediction = prediction.index_select(0, drawn)
-        own: Any = getattr(critics, "distribution", None)
-        if own is None:
+        distribution: Any = getattr(critics, "distribution", None)
+        if distribution is None:
             return self.over_critics(self.value_of(critics, prediction), combination)
-        return own(prediction, combination)
+        return distribution(prediction, combination)
 
     def critic_features(self, time_step: TimeStep, state: Nest) -> torch.Tensor:
         """Returns the critics' features `[B, F]` of a frame, given the state before acting there."""
@@ -270,9 +270,13 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
         """Returns the weighted `min_i Q_i` (or mean), `[N, ...(, D)]` to `[...]`."""
         return self.weighted(self.over_critics(q))
 
+    def min_q(self, critics: nn.Module, features: torch.Tensor, *action: torch.Tensor) -> torch.Tensor:
+        """Returns the weighted `min_i Q_i` (or mean) `[...]` at features `[..., F]` and action parts `[..., A]`."""
+        return self.least_value(self.q_values(critics, features, *action))
+
     def action_values(self, time_step: TimeStep, state: Nest, step: AlgStep) -> tuple[torch.Tensor, Nest]:
         """Returns `min_i Q_i(s, a)` `[B]`, and ()."""
-        return self.least_value(self.q_values(self.critics, self.critic_features(time_step, state), step.output)), ()
+        return self.min_q(self.critics, self.critic_features(time_step, state), step.output), ()
 
     @staticmethod
     def expected(probs: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
@@ -293,8 +297,8 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
         It is the critics' own `loss(prediction, target)` if they have one; otherwise the squared or Huber error of the TD loss.
         It is summed over critics and averaged over the parts of the reward.
         """
-        own = getattr(critics, "loss", None)
-        return self.td_loss.error(prediction, mean_of(target)) if own is None else own(prediction, target)
+        loss = getattr(critics, "loss", None)
+        return self.td_loss.error(prediction, mean_of(target)) if loss is None else loss(prediction, target)
 
     def critic_loss(self, prediction: torch.Tensor, target: torch.Tensor | ValueDistribution) -> torch.Tensor:
         """Returns the loss `[T, B]` of predictions at frames 0..T-2, `[N, T-1, B(, D)(, ...)]`; 0 at frame T-1."""
@@ -307,13 +311,13 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
             TaacError: names the critics' class.
         """
         name = type(critics).__name__
-        own = [part for part in ("value", "loss") if callable(getattr(critics, part, None))]
-        if len(own) == 1:
+        defined = [part for part in ("value", "loss") if callable(getattr(critics, part, None))]
+        if len(defined) == 1:
             raise TaacError(
-                f"{name} defines {own[0]}() alone: critics whose prediction is not the value itself need both "
+                f"{name} defines {defined[0]}() alone: critics whose prediction is not the value itself need both "
                 "value(prediction) and loss(prediction, target)"
             )
-        if own and self.td_loss.huber_delta is not None:
+        if defined and self.td_loss.huber_delta is not None:
             raise TaacError(
                 f"{name} computes its own loss, so {type(self.td_loss).__name__}.huber_delta has no effect: remove it"
             )
@@ -338,16 +342,47 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
         """
         raise self._undefined("proposal", "actor_regularizers need")
 
-    def priced(
-        self, value: Value, bonus: torch.Tensor | None, decisions: torch.Tensor | float
-    ) -> tuple[Value, torch.Tensor | None]:
-        """Returns a value `[...(, D)]`, or its distribution, and its bonus, both less the price of expected decisions `[...]`."""
+    def priced(self, value: Value, decisions: torch.Tensor | float) -> Value:
+        """Returns a value `[...(, D)]`, or its distribution, less the price of (expected) decisions `[...]`."""
+        paid = self._paid(value, decisions)
+        return value if paid is None else shifted(value, -paid)
+
+    def priced_bonus(
+        self, bonus: torch.Tensor | None, value: Value, decisions: torch.Tensor | float
+    ) -> torch.Tensor | None:
+        """Returns the bonus of a value, None if there is none, less the price of decisions `[...]`."""
+        paid = self._paid(value, decisions)
+        if paid is None:
+            return bonus
+        return -paid if bonus is None else bonus - paid
+
+    def _paid(self, value: Value, decisions: torch.Tensor | float) -> torch.Tensor | None:
         if self.decision_price is None:
-            return value, bonus
-        paid = self.share_out(self.decision_price() * decisions).expand_as(mean_of(value))
-        return shifted(value, -paid), -paid if bonus is None else bonus - paid
+            return None
+        return self.share_out(self.decision_price() * decisions).expand_as(mean_of(value))
 
     # Putting a loss together -----------------------------------------------------------------------------------------
+
+    def train_info(
+        self,
+        actor_loss: torch.Tensor,
+        prediction: torch.Tensor,
+        value: torch.Tensor | ValueDistribution,
+        bonus: torch.Tensor | None = None,
+        own: Any = (),
+        **found: torch.Tensor | None,
+    ) -> TrainInfo:
+        """Collects what `train_step` has found.
+
+        Args:
+            actor_loss, prediction, own: as in `TrainInfo`.
+            value, bonus: of frames 1..T-1.
+            found: other fields of `TrainInfo`, which are detached here.
+        """
+        bonus = None if bonus is None else self.pad_front(bonus)
+        detached = {name: None if x is None else x.detach() for name, x in found.items()}
+        q = self.value_of(self.critics, prediction)
+        return TrainInfo(actor_loss, prediction, q, self.pad_front(value), bonus=bonus, own=own, **detached)
 
     @staticmethod
     def pad_front(value: Any) -> Any:
@@ -386,7 +421,7 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
         self,
         experience: Experience,
         info: TrainInfo,
-        returns: torch.Tensor | ValueDistribution,
+        target: torch.Tensor | ValueDistribution,
         temperature: Temperature | BranchTemperatures | None = None,
         temperature_losses: dict[str, torch.Tensor] | None = None,
         own: dict[str, torch.Tensor] | None = None,
@@ -395,56 +430,62 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
 
         Args:
             info: of `train_step`.
-            returns: `[T-1, B(, D)]`, the critics' targets, or their distributions `[T-1, B, M]`.
+            target: `[T-1, B(, D)]`, of the critics, or its distributions `[T-1, B, M]`.
             temperature: of the action, if its policy is random.
             temperature_losses: by name, of the shape of `info.actor_loss`.
             own: the method's own summaries, scalars by tag.
         """
-        critic_loss, temperature_losses = self.critic_loss(info.prediction, returns), temperature_losses or {}
+        own, temperature_losses = dict(own or {}), dict(temperature_losses or {})
+        critic_loss = self.critic_loss(info.prediction, target)
+        learnt = ~experience.time_step.is_last()[:-1]
         if info.regressed is not None:
             critic_loss = critic_loss.masked_fill(nn.functional.pad(~info.regressed, (0, 0, 0, 1)), 0.0)
-        target = mean_of(returns)
+            learnt = learnt & info.regressed
         if self.decision_price is not None:
-            own = {**(own or {}), "decision/price": self.decision_price()}
+            own["decision/price"] = self.decision_price()
             if self.decision_price.target_rate is not None:
-                temperature_losses = {**temperature_losses, "price": self.decision_price.loss().expand_as(info.actor_loss)}
+                temperature_losses["price"] = self.decision_price.loss().expand_as(info.actor_loss)
         if (beyond := getattr(self.critics, "beyond", None)) is not None:
-            own = {**(own or {}), "critic/beyond": self.mean_acted(experience, beyond(returns))}
+            own["critic/beyond"] = self.mean_acted(experience, beyond(target))
         actor_loss = info.actor_loss
         if temperature_losses:
             actor_loss = actor_loss + functools.reduce(torch.add, temperature_losses.values())
-        regularized = {}
-        for regularizer in self.actor_regularizers if learns_policy() else ():
-            added = regularizer(self.proposal, experience)  # [T-1, B]
-            weight = len(actor_loss) / len(added)  # so that the mean over its frames counts beside that of the actor's loss
-            actor_loss = actor_loss + nn.functional.pad(weight * added, (0, 0, 0, len(actor_loss) - len(added)))
-            regularized[f"loss/regularizer_{regularizer.name}"] = self.mean_acted(experience, added)
+        actor_loss, regularized = self._regularized(experience, actor_loss)
         missing = len(critic_loss) - len(actor_loss)  # 1 if the actor does not learn on the last frame
         loss = self.masked(experience, nn.functional.pad(actor_loss, (0, 0, 0, missing)) + critic_loss)
 
-        means = {
+        mean_target = mean_of(target)
+        of_critics = {
             "loss/critic": critic_loss[:-1], "critic/q": self.mean_over_parts(info.q.detach().mean(0)),
-            "critic/target": self.mean_over_parts(target),
+            "critic/target": self.mean_over_parts(mean_target),
         }  # fmt: skip
-        if learns_policy():
-            means["loss/actor"] = info.actor_loss
+        means = {"loss/actor": info.actor_loss} if learns_policy() else {}
         if info.log_pi is not None:
             means["policy/entropy"] = -info.log_pi
         if info.log_std is not None:
             means["policy/log_std"] = info.log_std.mean(-1)
         means.update({f"loss/temperature_{name}": x for name, x in temperature_losses.items()})
-        summaries = {tag: self.mean_acted(experience, x) for tag, x in means.items()}
-        if info.regressed is not None:
-            learnt = info.regressed & ~experience.time_step.is_last()[:-1]
-            of_critics = ("loss/critic", "critic/q", "critic/target")
-            summaries.update({tag: losses.masked_mean(means[tag].detach(), learnt) for tag in of_critics})
+        summaries = {tag: losses.masked_mean(x.detach(), learnt) for tag, x in of_critics.items()}
+        summaries |= {tag: self.mean_acted(experience, x) for tag, x in means.items()}
         if temperature is not None:
             summaries["policy/alpha"] = temperature.alpha()
-        summaries = {**summaries, **regularized, **(own or {})}
-        detail = self.detail(experience, info, target)
+        detail = self.detail(experience, info, mean_target)
         if (atoms := atoms_of(self.critics)) is not None:
-            target = target.clamp(atoms[0], atoms[-1])  # no prediction can be closer to it
-        return LossInfo(loss, summaries, self.segment_error(experience, info.q, target, info.regressed), detail)
+            mean_target = mean_target.clamp(atoms[0], atoms[-1])  # no prediction can be closer to it
+        error = self.segment_error(experience, info.q, mean_target, info.regressed)
+        return LossInfo(loss, {**summaries, **regularized, **own}, error, detail)
+
+    def _regularized(
+        self, experience: Experience, actor_loss: torch.Tensor
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Returns the actor's loss with that of each regularizer, and their summaries."""
+        summaries = {}
+        for regularizer in self.actor_regularizers if learns_policy() else ():
+            added = regularizer(self.proposal, experience)  # [T-1, B]
+            weight = len(actor_loss) / len(added)  # so that the mean over its frames counts beside that of the actor's loss
+            actor_loss = actor_loss + nn.functional.pad(weight * added, (0, 0, 0, len(actor_loss) - len(added)))
+            summaries[f"loss/regularizer_{regularizer.name}"] = self.mean_acted(experience, added)
+        return actor_loss, summaries
 
     def detail(self, experience: Experience, info: TrainInfo, target: torch.Tensor) -> dict[str, torch.Tensor]:
         """Collects the per-frame values that `Learner.diagnostics` reports.
@@ -499,6 +540,10 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
     # Updates ---------------------------------------------------------------------------------------------------------
 
     @property
+    def device(self) -> torch.device:
+        return self.weights.device
+
+    @property
     def gamma(self) -> float | None:
         return float(self.td_loss.gamma.max())
 
@@ -508,8 +553,8 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
         return {name.removesuffix("temperature").rstrip("_") or "action": module for name, module in found.items()}
 
     def targets(self, experience: Experience, info: TrainInfo) -> torch.Tensor | ValueDistribution:
-        """Returns the critics' targets `[T-1, B(, D)]`, or their distributions, detached, where every step decides."""
-        switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
+        """Returns the critics' targets `[T-1, B(, D)]`, or distributions, detached; with no `switch`, every step decides."""
+        switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool) if info.switch is None else info.switch
         return self.td_loss.targets(experience.time_step, info.value, switch, info.bonus)
 
     def acting_modules(self) -> list[str]:
@@ -570,16 +615,14 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
         return projections(self)
 
     def describe(self) -> list[str]:
-        own = self.actor_encoder
-        asked = [name for name in self.acting_modules() if "critic" in name]
-        hidden = ", ".join(f"'{key}'" for key in own.privileged) if isinstance(own, LocalEncoder) else ""
-        return [f"acting reads {hidden}, which the actor does not see, because it asks {name}" for name in asked if hidden] + [
-            f"{name}: alpha {t.alpha().item():g}, fixed"
-            if t.tuning == "fixed"
-            else f"{name}: target entropy {t.target_entropy:.4f} nats = {t.formula}; "
-            f"alpha {t.alpha().item():g} at the start, tuning: {t.tuning}"
-            for name, t in self.temperatures().items()
-        ] + self.target_update.describe()
+        encoder, asked = self.actor_encoder, [name for name in self.acting_modules() if "critic" in name]
+        hidden = ", ".join(f"'{key}'" for key in encoder.privileged) if isinstance(encoder, LocalEncoder) else ""
+        lines = [f"acting reads {hidden}, which the actor does not see, because it asks {name}" for name in asked if hidden]
+        for name, t in self.temperatures().items():
+            alpha, target = f"alpha {t.alpha().item():g}", f"target entropy {t.target_entropy:.4f} nats = {t.formula}"
+            tuned = f"{target}; {alpha} at the start, tuning: {t.tuning}"
+            lines.append(f"{name}: {alpha}, fixed" if t.tuning == "fixed" else f"{name}: {tuned}")
+        return lines + self.target_update.describe()
 
 
 def trainable(*modules: nn.Module) -> list[nn.Parameter]:
@@ -590,5 +633,5 @@ def trainable(*modules: nn.Module) -> list[nn.Parameter]:
 def task_gamma(algorithm: Any, signals: int) -> float:
     """Returns the discount of the task's reward, of several parts the largest; not of reward signals, the last parts."""
     gammas = algorithm.td_loss.gamma.reshape(-1) if isinstance(algorithm, ActorCriticAlgorithm) else torch.tensor([])
-    own = gammas[: len(gammas) - signals] if signals and len(gammas) > 1 else gammas
-    return float(own.max()) if len(own) else float(algorithm.gamma)
+    of_task = gammas[: len(gammas) - signals] if signals and len(gammas) > 1 else gammas
+    return float(of_task.max()) if len(of_task) else float(algorithm.gamma)

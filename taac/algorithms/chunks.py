@@ -87,9 +87,9 @@ class ChunkTrajectory:
         left = (self._left(tau) - 1).clamp(min=0).to(tau.a.dtype).unsqueeze(-1) / (self.length - 1)
         return Chunk(actions[..., :size], actions[..., size:], left)
 
-    def start(self, action: torch.Tensor, tau: Any) -> Chunk:
+    def start(self, a_hat: torch.Tensor, tau: Any) -> Chunk:
         """Starts the chunk that the actor proposes, `[..., h A]`; `tau` is ignored."""
-        return make_chunk(action, self.length, self.length)
+        return make_chunk(a_hat, self.length, self.length)
 
     def with_rest(self, tau: Chunk, proposal: torch.Tensor) -> Chunk:
         """Returns a chunk of 1 to h actions: that which `tau` executes, then those of a proposal `[..., h A]` after its first."""

@@ -36,11 +36,11 @@ class CriticStep:
     def __init__(self, algorithm: Any, time_step: TimeStep, features: torch.Tensor, executed: Sequence[torch.Tensor]):
         self._critics: Any = algorithm.critics
         self._targets: Any = getattr(algorithm, "target_critics", None)  # None if targets come from elsewhere
-        self._over_predictions, self._copies = algorithm.over_predictions, algorithm.target_update.copies
+        self._bootstrap_value, self._copies = algorithm.bootstrap_value, algorithm.target_update.copies
         self._features, self._executed, self._acted = features[:-1], executed, ~time_step.is_last()[:-1]
         self.next_features = features[1:].detach()
         self._joint = has_batch_statistics(self._critics)
-        self._candidates: tuple[torch.Tensor, ...] = ()  # of the joint forward: features and action parts `[M, ...]`, and weights
+        self._candidates: tuple[torch.Tensor, ...] = ()  # weights [M], features and action parts [M, ...]
         self._prediction: torch.Tensor | None = None
 
     def bootstrap(
@@ -55,7 +55,7 @@ class CriticStep:
             weights: `[..., T-1, B]`, probabilities of the candidates; None: 1.
         """
         if not self._joint:
-            return self._over_predictions(self._targets, self._targets(features, *action))
+            return self._bootstrap_value(self._targets, self._targets(features, *action))
         shape = features.shape[:-1]
         acted = self._acted.float().expand(shape)
         weights = (acted if weights is None else acted * weights).flatten()
@@ -65,7 +65,7 @@ class CriticStep:
                 self._prediction, found = self._forward(self._critics, update=True)
         else:
             _, found = self._forward(self._targets, update=False)
-        return self._over_predictions(self._critics, found.unflatten(1, shape))
+        return self._bootstrap_value(self._critics, found.unflatten(1, shape))
 
     def prediction(self) -> torch.Tensor:
         """Returns the critics' predictions `[N, T-1, B(, D)(, ...)]` at the executed actions."""

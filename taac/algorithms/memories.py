@@ -115,11 +115,11 @@ class Memories:
     def train_step(self, experience: Experience) -> Any:
         start: RecurrentState = nest.index(experience.rollout_info, 0)
         frames = self.memorable(experience.time_step)
-        seen = self.actor_encoder.unroll(frames, start.actor, self.burn_in)
+        actor_features = self.actor_encoder.unroll(frames, start.actor, self.burn_in)
         features = self.encoder.unroll(frames, start.critic, self.burn_in)
         with torch.no_grad():
             target_features = self.target_encoder.unroll(frames, start.critic, self.burn_in + 1)
-        return self.learn_from_features(self.learnt(experience).time_step, seen, features, target_features)
+        return self.learn_from_features(self.learnt(experience).time_step, actor_features, features, target_features)
 
     def calc_loss(self, experience: Experience, info: Any) -> LossInfo:
         return super().calc_loss(self.learnt(experience), info)  # type: ignore[misc]

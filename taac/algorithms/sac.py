@@ -110,17 +110,17 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
     def train_step(self, experience: Experience) -> TrainInfo:
         observation = experience.time_step.observation
-        features, seen = self.encode(observation)
+        features, actor_features = self.encode(observation)
         with torch.no_grad():
             target_features = self.target_features(nest.index(observation, slice(1, None)))
-        return self.learn_from_features(experience.time_step, seen, features, target_features)
+        return self.learn_from_features(experience.time_step, actor_features, features, target_features)
 
     def target_features(self, observation: Nest) -> torch.Tensor:
         """Encodes the next observations s' for `next_value`."""
         return self.target_encoder(observation)
 
     def learn_from_features(
-        self, time_step: TimeStep, seen: torch.Tensor, features: torch.Tensor, target_features: torch.Tensor
+        self, time_step: TimeStep, actor_features: torch.Tensor, features: torch.Tensor, target_features: torch.Tensor
     ) -> TrainInfo:
         """Runs a training step on features: `[T, B, F]` of actor and critics, `[T-1, B, F]` of the target critics."""
         frozen = features.detach()
@@ -130,7 +130,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         learnt = self.learnt_frames
         learns = learns_policy() or self.learns_value
         with gathering(self.actor, ~time_step.is_last()[learnt], learns), torch.set_grad_enabled(learns):
-            mean, log_std = self.actor(seen[learnt])
+            mean, log_std = self.actor(actor_features[learnt])
             action, log_pi = distributions.squashed_normal_sample(mean, log_std)
         q_pi, actor_loss = None, torch.zeros_like(log_pi)
         if learns:
@@ -138,31 +138,20 @@ class SacAlgorithm(ActorCriticAlgorithm):
             q_pi = self.over_critics(self.value_of(self.critics, prediction))
             dq_da = self.action_gradient(self.weighted(q_pi), action)
             actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
-            if self.learns_value:
-                q_pi = mean_of(self.over_predictions(self.critics, prediction))
+            if self.learns_value:  # V regresses on what targets would bootstrap from: of `target_subset` critics, if it is set
+                q_pi = mean_of(self.bootstrap_value(self.critics, prediction))
 
         critics = self.critic_step(time_step, features, *self.action_parts(executed))
         with torch.no_grad():
-            value, bonus = self.next_value(critics, target_features, seen[1:], action, log_pi)
-        prediction = critics.prediction()
-        return TrainInfo(
-            actor_loss=actor_loss,
-            log_pi=log_pi.detach(),
-            q_pi=None if q_pi is None else q_pi.detach(),
-            prediction=prediction,
-            q=self.value_of(self.critics, prediction),
-            value=self.pad_front(value),
-            bonus=None if bonus is None else self.pad_front(bonus),
-            mean=mean.detach(),
-            log_std=log_std.detach(),
-            features=frozen,
-        )
+            value, bonus = self.next_value(critics, target_features, actor_features[1:], action, log_pi)
+        found = {"log_pi": log_pi, "mean": mean, "log_std": log_std, "q_pi": q_pi, "features": frozen}
+        return self.train_info(actor_loss, critics.prediction(), value, bonus, **found)
 
     def next_value(
         self,
         critics: CriticStep,
         target_features: torch.Tensor,
-        seen: torch.Tensor,
+        actor_features: torch.Tensor,
         action: torch.Tensor,
         log_pi: torch.Tensor,
     ) -> tuple[torch.Tensor | ValueDistribution, torch.Tensor | None]:
@@ -170,13 +159,13 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
         Args:
             critics: of this update.
-            target_features, seen: features of frames 1..T-1 for the target critics and for the actor.
+            target_features, actor_features: features of frames 1..T-1 for the target critics and for the actor.
             action, log_pi: the actor's samples, at the frames that it learns on.
         """
         next_action, next_log_pi = action[1:], log_pi[1:]
         # a' is the action of an actor that acts, not of one that learns from the statistics of this batch
         if not self.actor_on_last_frame or (learns_policy() and has_batch_statistics(self.actor)):
-            next_action, next_log_pi = distributions.squashed_normal_sample(*self.actor(seen))
+            next_action, next_log_pi = distributions.squashed_normal_sample(*self.actor(actor_features))
         min_q = critics.bootstrap(target_features, *self.action_parts(next_action))
         if not self.entropy_in_target:
             return min_q, None

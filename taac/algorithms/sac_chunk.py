@@ -115,7 +115,7 @@ class SacChunkAlgorithm(SacAlgorithm):
     # Acting ----------------------------------------------------------------------------------------------------------
 
     def initial_state(self, batch_size: int) -> ChunkState:
-        device = self.weights.device
+        device = self.device
         none = torch.zeros(batch_size, self.action_size, device=device)
         return ChunkState(none, torch.zeros(batch_size, dtype=torch.int64, device=device))
 
@@ -152,9 +152,9 @@ class SacChunkAlgorithm(SacAlgorithm):
 
     def _best(self, critics: Any, features: torch.Tensor, samples: torch.Tensor) -> torch.Tensor:
         """Returns the chunk `[..., h A]` of N that the critics value most."""
-        seen = features.expand(len(samples), *features.shape)
+        of_each = features.expand(len(samples), *features.shape)
         with evaluating(critics):
-            value = self.least_value(self.q_values(critics, seen, *self.action_parts(samples)))
+            value = self.min_q(critics, of_each, *self.action_parts(samples))
         return samples.take_along_dim(value.argmax(0, keepdim=True).unsqueeze(-1), 0).squeeze(0)
 
     def action_values(self, time_step: TimeStep, state: ChunkState, step: AlgStep) -> tuple[torch.Tensor, Nest]:
@@ -162,7 +162,7 @@ class SacChunkAlgorithm(SacAlgorithm):
         after = step.state.actions[:, : self.action_size - self.step_size]
         chunk = torch.cat([step.output, after, step.state.left.unsqueeze(-1) + 1.0], dim=-1)
         features = self.critic_features(time_step, state)
-        return self.least_value(self.q_values(self.critics, features, *self.action_parts(chunk))), ()
+        return self.min_q(self.critics, features, *self.action_parts(chunk)), ()
 
     # Learning --------------------------------------------------------------------------------------------------------
 
@@ -203,13 +203,18 @@ class SacChunkAlgorithm(SacAlgorithm):
         return info._replace(own=windows._replace(prefixes=prefixes), regressed=whole)
 
     def next_value(
-        self, critics: CriticStep, target_features: torch.Tensor, seen: torch.Tensor, action: torch.Tensor, log_pi: torch.Tensor
+        self,
+        critics: CriticStep,
+        target_features: torch.Tensor,
+        actor_features: torch.Tensor,
+        action: torch.Tensor,
+        log_pi: torch.Tensor,
     ) -> tuple[torch.Tensor | ValueDistribution, torch.Tensor | None]:
         if self.learns_prefixes:  # from every frame; see `_prefix_targets`
             return torch.zeros_like(log_pi[:1]), None
         if self.best_of is None:
-            return super().next_value(critics, target_features, seen, action, log_pi)
-        best = self._best(self.critics, critics.next_features, self._samples(*self.actor(seen)))
+            return super().next_value(critics, target_features, actor_features, action, log_pi)
+        best = self._best(self.critics, critics.next_features, self._samples(*self.actor(actor_features)))
         return critics.bootstrap(target_features, *self.action_parts(best)), None
 
     @torch.no_grad()
@@ -217,13 +222,13 @@ class SacChunkAlgorithm(SacAlgorithm):
         """Returns the targets of each prefix of the chunks that segments `[T, B]` begin with."""
         time_step = nest.index(experience.time_step, slice(None, self.length + 1))
         later = nest.index(time_step.observation, slice(1, None))
-        features, seen = self.target_encoder(later), self.actor_features(later)
-        mean, log_std = self.actor(seen)
+        features, actor_features = self.target_encoder(later), self.actor_features(later)
+        mean, log_std = self.actor(actor_features)
         action, log_pi = distributions.squashed_normal_sample(mean, log_std)
         if self.best_of is not None:
             action = self._best(self.critics, self.encoder(later), self._samples(mean, log_std))
         prediction = self.target_critics(features, *self.action_parts(action))
-        value = mean_of(self.over_predictions(self.target_critics, prediction))
+        value = mean_of(self.bootstrap_value(self.target_critics, prediction))
         if self.entropy_in_target and self.best_of is None:
             value = value - self.temperature.alpha() * log_pi
         returns = value_ops.prefix_returns(

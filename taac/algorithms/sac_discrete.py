@@ -105,11 +105,11 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
 
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
-        return self.greedy_step(time_step, self._seen(time_step), epsilon)
+        return self.greedy_step(time_step, self._features_of(time_step), epsilon)
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:  # type: ignore[override]
-        return self.sampled_step(time_step, self._seen(time_step))
+        return self.sampled_step(time_step, self._features_of(time_step))
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
@@ -136,7 +136,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
     def valid(self, time_step: TimeStep) -> torch.Tensor:
         return self.discrete.valid(time_step.observation, time_step.step_type.shape, time_step.step_type.device)
 
-    def _seen(self, time_step: TimeStep) -> torch.Tensor:
+    def _features_of(self, time_step: TimeStep) -> torch.Tensor:
         return self.actor_features(self.discrete.observed(time_step.observation))
 
     def policy(self, features: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -154,20 +154,20 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
     def train_step(self, experience: Experience) -> TrainInfo:
         time_step = experience.time_step
         observation = self.discrete.observed(time_step.observation)
-        features, seen = self.encode(observation)
+        features, actor_features = self.encode(observation)
         with torch.no_grad():
             target_features = self.target_encoder(nest.index(observation, slice(1, None)))
-        return self.learn_from_features(time_step, seen, features, target_features)
+        return self.learn_from_features(time_step, actor_features, features, target_features)
 
     def learn_from_features(
-        self, time_step: TimeStep, seen: torch.Tensor, features: torch.Tensor, target_features: torch.Tensor
+        self, time_step: TimeStep, actor_features: torch.Tensor, features: torch.Tensor, target_features: torch.Tensor
     ) -> TrainInfo:
         """Runs a training step on features: `[T, B, F]` of actor and critics, `[T-1, B, F]` of the target critics."""
         valid = self.valid(time_step)
         predicted = self.discrete.padded(self.critics(features), dim=features.dim())  # [N, T, B, K, C(, D)(, ...)]
 
         # Actor: minimise sum_a pi(a|s) (alpha log pi(a|s) - min_i Q_i(s, a))  (equation 12)
-        probs, log_probs = self.policy(seen, valid)
+        probs, log_probs = self.policy(actor_features, valid)
         alpha = self.temperature.alpha()
         q_pi = self.least_value(self.value_of(self.critics, predicted.detach()))
         actor_loss = (probs * (alpha.unsqueeze(-1) * log_probs - q_pi)).sum(-1)
@@ -181,21 +181,15 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         # V(s') = sum_a pi(a|s') (min_i Q'_i(s', a) - alpha log pi(a|s'))  (equation 10)
         with torch.no_grad():
             target_q = self.discrete.padded(self.target_critics(target_features), dim=features.dim())
-            target_q = mean_of(self.over_predictions(self.target_critics, target_q))  # [T-1, B, K, C(, D)]
+            target_q = mean_of(self.bootstrap_value(self.target_critics, target_q))  # [T-1, B, K, C(, D)]
             value = self.expected(probs[1:], target_q).mean(2)
             bonus = self.share_out((alpha * entropy[1:]).mean(-1)) if self.entropy_in_target else None
             if bonus is not None:
                 value = value + bonus
         prediction = self.at_choice(predicted[:, :-1], self.discrete.to_branches(time_step.prev_action[1:])).mean(3)
-        return TrainInfo(
-            actor_loss=actor_loss.mean(-1),
-            log_pi=-entropy.sum(-1),  # E log pi(a|s) of the whole action
-            prediction=prediction,
-            q=self.value_of(self.critics, prediction),
-            value=self.pad_front(value),
-            bonus=None if bonus is None else self.pad_front(bonus),
-            own=(temperature_loss.mean(-1), entropy),  # [T, B], and [T, B, K] of each branch, detached
-        )
+        own = temperature_loss.mean(-1), entropy  # [T, B], and [T, B, K] of each branch, detached
+        log_pi = -entropy.sum(-1)  # E log pi(a|s) of the whole action
+        return self.train_info(actor_loss.mean(-1), prediction, value, bonus, own, log_pi=log_pi)
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         target = self.targets(experience, info)
@@ -206,7 +200,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """Returns `-log pi(a|s)` of the demonstrated choices, summed over branches; 0 for choices that the mask forbids."""
         time_step = nest.index(experience.time_step, slice(None, -1))
-        return self.distance(experience, self._seen(time_step))
+        return self.distance(experience, self._features_of(time_step))
 
     def distance(self, experience: Experience, features: torch.Tensor) -> torch.Tensor:
         """Returns the cloning loss of a policy that sees `features` `[T-1, B, F]`."""

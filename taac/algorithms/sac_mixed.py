@@ -86,10 +86,10 @@ class MixedSacAlgorithm(SacAlgorithm):
 
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
-        features, seen = self.encode(time_step.observation)
-        mean, log_std = self.actor(seen)
+        features, actor_features = self.encode(time_step.observation)
+        mean, log_std = self.actor(actor_features)
         action = distributions.squashed_normal_mode(mean, log_std, epsilon)
-        q = self.least_value(self.q_values(self.critics, features, action))
+        q = self.min_q(self.critics, features, action)
         choice, probs = q.argmax(-1), self._choice_probs(q)
         if epsilon > 0:
             explores = torch.rand_like(q[..., 0]) < epsilon
@@ -98,10 +98,10 @@ class MixedSacAlgorithm(SacAlgorithm):
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest, noise: torch.Tensor | None = None) -> AlgStep:
-        features, seen = self.encode(time_step.observation)
-        mean, log_std = self.actor(seen)
+        features, actor_features = self.encode(time_step.observation)
+        mean, log_std = self.actor(actor_features)
         action = distributions.squashed_normal_action(mean, log_std, noise)
-        probs = self._choice_probs(self.least_value(self.q_values(self.critics, features, action)))
+        probs = self._choice_probs(self.min_q(self.critics, features, action))
         step = self.execute(time_step, self.mixed.join(distributions.categorical_sample(probs), action))
         return step._replace(policy=(probs, (mean, log_std)))
 
@@ -115,23 +115,23 @@ class MixedSacAlgorithm(SacAlgorithm):
         """Returns `min_i Q_i(s, a, d)` `[B]`, and that of every d beside the greedy a, `[B, C]`."""
         features, (choice, action) = self.critic_features(time_step, state), self.mixed.split(step.output)
         q = self.at_choice(self.q_values(self.critics, features, action), choice)
-        return self.least_value(q), self.least_value(self.q_values(self.critics, features, torch.tanh(step.policy[1][0])))
+        return self.least_value(q), self.min_q(self.critics, features, torch.tanh(step.policy[1][0]))
 
     # Learning --------------------------------------------------------------------------------------------------------
 
     def train_step(self, experience: Experience) -> TrainInfo:
         time_step = experience.time_step
-        features, seen = self.encode(time_step.observation)
+        features, actor_features = self.encode(time_step.observation)
         frozen = features.detach()
         choice, executed = self.mixed.split(nest.index(time_step.prev_action, slice(1, None)))
 
         # a~ ~ pi(.|s), then p(d | s, a~)
         learns = learns_policy()
         with gathering(self.actor, ~time_step.is_last()), torch.set_grad_enabled(learns):
-            mean, log_std = self.actor(seen)
+            mean, log_std = self.actor(actor_features)
             action, log_pi = distributions.squashed_normal_sample(mean, log_std)
         with evaluating(self.critics), torch.set_grad_enabled(learns):  # choices are compared without dropout
-            q = self.least_value(self.q_values(self.critics, frozen, action))
+            q = self.min_q(self.critics, frozen, action)
         probs = self._choice_probs(q)
 
         # Actor: minimise alpha log pi(a~|s) - sum_d p(d|s,a~) min_i Q_i(s, a~, d)  (equations 7 and 9)
@@ -151,19 +151,10 @@ class MixedSacAlgorithm(SacAlgorithm):
                 choice_bonus = self.choice_temperature.alpha() * distributions.categorical_entropy(probs[1:])
                 bonus = self.share_out(choice_bonus - self.temperature.alpha() * log_pi[1:])
                 value = value + bonus
-            value, bonus = self.priced(value, bonus, 1.0)  # every frame is a decision
+            bonus, value = self.priced_bonus(bonus, value, 1.0), self.priced(value, 1.0)  # every frame is a decision
         prediction, learnt = self.at_choice(critics.prediction(), choice), self.learnt_frames
-        return TrainInfo(
-            actor_loss=actor_loss[learnt],
-            log_pi=log_pi[learnt].detach(),
-            mean=mean[learnt].detach(),
-            log_std=log_std[learnt].detach(),
-            prediction=prediction,
-            q=self.value_of(self.critics, prediction),
-            value=self.pad_front(value),
-            bonus=None if bonus is None else self.pad_front(bonus),
-            own=probs,  # [T, B, C], p(d | s, a~), detached
-        )
+        found = {"log_pi": log_pi[learnt], "mean": mean[learnt], "log_std": log_std[learnt]}
+        return self.train_info(actor_loss[learnt], prediction, value, bonus, own=probs, **found)  # own: p(d | s, a~), detached
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         loss, extra, error, detail = super().calc_loss(experience, info)

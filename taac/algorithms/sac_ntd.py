@@ -78,7 +78,7 @@ class SacNtdAlgorithm(SacAlgorithm):
         with torch.no_grad():
             features = self.target_encoder(nest.index(experience.time_step.observation, slice(None, -1)))
             prediction = self.target_critics(features, experience.time_step.prev_action[1:])
-            target_q = mean_of(self.over_predictions(self.target_critics, prediction))  # [T-1, B(, D)], at the executed actions
+            target_q = mean_of(self.bootstrap_value(self.target_critics, prediction))  # [T-1, B(, D)], at the executed actions
         return super().train_step(experience)._replace(own=target_q)
 
     def targets(self, experience: Experience, info: TrainInfo) -> torch.Tensor:

@@ -96,7 +96,7 @@ class SacValueAlgorithm(SacAlgorithm):
         self,
         critics: CriticStep,
         target_features: torch.Tensor,
-        seen: torch.Tensor,
+        actor_features: torch.Tensor,
         action: torch.Tensor,
         log_pi: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -146,17 +146,17 @@ class SdarAlgorithm(SacAlgorithm):
 
     def train_step(self, experience: Experience) -> TrainInfo:
         time_step = experience.time_step
-        features, seen = self.encode(time_step.observation)
+        features, actor_features = self.encode(time_step.observation)
         frozen, before = features.detach(), time_step.prev_action
 
         # b ~ beta(. | s, a-), straight-through; a_hat ~ pi(. | s, a-, b) in the dimensions that act
         learns = learns_policy()
         with torch.set_grad_enabled(learns):
-            probability = self._acting_probability(seen, time_step)
+            probability = self._acting_probability(actor_features, time_step)
             drawn = (torch.rand_like(probability) < probability).to(probability.dtype)
             act = drawn + probability - probability.detach()
             with gathering(self.actor, ~time_step.is_last()):
-                mean, log_std = self._propose(seen, before, drawn)
+                mean, log_std = self._propose(actor_features, before, drawn)
             a_hat, log_pi_each = _each_dimension(mean, log_std)
             action = act * a_hat + (1.0 - act) * before
             log_pi = (act * log_pi_each).sum(-1)
@@ -165,7 +165,7 @@ class SdarAlgorithm(SacAlgorithm):
         # Actor: minimise alpha log pi - alpha_b H(beta) - min_i Q_i(s, a), plus the price of acting
         q_pi, actor_loss = None, torch.zeros_like(log_pi)
         if learns:
-            q_pi = self.least_value(self.q_values(self.critics, frozen, action))
+            q_pi = self.min_q(self.critics, frozen, action)
             actor_loss = losses.action_gradient_loss(action, self.action_gradient(q_pi, action))
             actor_loss = actor_loss + self.temperature.alpha() * log_pi - self.beta_temperature.alpha() * entropy
             if self.decision_price is not None:
@@ -181,21 +181,12 @@ class SdarAlgorithm(SacAlgorithm):
                 both = self.beta_temperature.alpha() * entropy - self.temperature.alpha() * log_pi
                 bonus = self.share_out(both[1:])
                 value = value + bonus
-            _, bonus = self.priced(value, bonus, self._executed(time_step, probability)[1:])
-            value, _ = self.priced(value, None, probability[1:].mean(-1))
-        prediction, learnt = critics.prediction(), self.learnt_frames
-        return TrainInfo(
-            actor_loss=actor_loss[learnt],
-            log_pi=log_pi[learnt].detach(),
-            q_pi=None if q_pi is None else q_pi[learnt].detach(),
-            mean=mean[learnt].detach(),
-            log_std=log_std[learnt].detach(),
-            prediction=prediction,
-            q=self.value_of(self.critics, prediction),
-            value=self.pad_front(value),
-            bonus=None if bonus is None else self.pad_front(bonus),
-            own=(drawn.mean(-1), entropy.detach()),  # [T, B], the fraction of dimensions that act, and H(beta)
-        )
+            bonus = self.priced_bonus(bonus, value, self._executed(time_step, probability)[1:])
+            value = self.priced(value, probability[1:].mean(-1))
+        learnt, own = self.learnt_frames, (drawn.mean(-1), entropy.detach())  # the fraction that acts, and H(beta), [T, B]
+        found = {"log_pi": log_pi[learnt], "mean": mean[learnt], "log_std": log_std[learnt]}
+        q_pi = None if q_pi is None else q_pi[learnt]
+        return self.train_info(actor_loss[learnt], critics.prediction(), value, bonus, own, q_pi=q_pi, **found)
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         target, (acting, entropy) = self.targets(experience, info), info.own

@@ -151,14 +151,14 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     # Acting ----------------------------------------------------------------------------------------------------------
 
     def initial_state(self, batch_size: int) -> TaacState:
-        device = self.weights.device
+        device = self.device
         tau = self.trajectory.zeros(torch.zeros(batch_size, self.action_size, device=device))
         return TaacState(tau, torch.zeros(batch_size, dtype=torch.int64, device=device))
 
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: TaacState, epsilon: float = 0.0) -> AlgStep:
-        features, seen = self.encode(time_step.observation)
-        embedded = self.tau_embedding(seen, state.tau)
+        features, actor_features = self.encode(time_step.observation)
+        embedded = self.tau_embedding(actor_features, state.tau)
         mean, log_std = self.actor(embedded)
         a_hat = distributions.squashed_normal_mode(mean, log_std, epsilon)
         beta_1 = self._beta_1(features, embedded, state, a_hat)
@@ -170,8 +170,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: TaacState, noise: torch.Tensor | None = None) -> AlgStep:
         state = self.first_tau(time_step, state)
-        features, seen = self.encode(time_step.observation)
-        embedded = self.tau_embedding(seen, state.tau)
+        features, actor_features = self.encode(time_step.observation)
+        embedded = self.tau_embedding(actor_features, state.tau)
         mean, log_std = self.actor(embedded)
         a_hat = distributions.squashed_normal_action(mean, log_std, noise)
         beta_1 = self._beta_1(features, embedded, state, a_hat)
@@ -186,7 +186,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     def random_switch(self, batch_size: int) -> torch.Tensor:
         """Returns the switches `[batch_size]` of the exploration before training: a fair coin each, as published."""
-        return torch.rand(batch_size, device=self.weights.device) < 0.5
+        return torch.rand(batch_size, device=self.device) < 0.5
 
     @torch.no_grad()
     def demonstrated_info(self, time_step: TimeStep) -> TaacInfo:
@@ -226,10 +226,10 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         features, old = self.critic_features(time_step, state), self.trajectory.advance(state.tau)
         started = self.trajectory.start(self.trajectory.output_for(step.output, state.tau), state.tau)
         same = ((step.output - step.state.tau.a).abs() <= trajectories.ROUNDING).all(-1)
-        own = same & (step.state.repeats == 1)  # the trajectory that was started, which may say more than its action
-        tau = nest.where(step.decided, nest.where(own, step.state.tau, started), old)
+        is_started = same & (step.state.repeats == 1)  # the trajectory that was started may say more than its action
+        tau = nest.where(step.decided, nest.where(is_started, step.state.tau, started), old)
         new = self.trajectory.start(torch.tanh(step.policy[0]), state.tau)
-        q, q_0, q_1 = (self.weighted(self._min_q(self.critics, features, each)) for each in (tau, old, new))
+        q, q_0, q_1 = (self._min_q(self.critics, features, each) for each in (tau, old, new))
         return q, torch.stack([q_0, self.net_of_price(q_1)], dim=-1)
 
     def _beta_1(self, features: torch.Tensor, embedded: torch.Tensor, state: TaacState, a_hat: torch.Tensor) -> torch.Tensor:
@@ -250,7 +250,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         """
         tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)
         q_0, q_1 = self._min_q(self.critics, features.expand(2, *features.shape), _stack(tau_0, tau_1))
-        return self.switch_distribution(self.weighted(q_0), self.net_of_price(self.weighted(q_1)))[..., 1]
+        return self.switch_distribution(q_0, self.net_of_price(q_1))[..., 1]
 
     def learn_switch(self, embedded: torch.Tensor, q_0: torch.Tensor, q_1: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns beta `[T, B, 2]`, detached, and the loss `[T, B]` of the switch: here 0, because beta follows from Q.
@@ -276,35 +276,34 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     def train_step(self, experience: Experience) -> TrainInfo:
         time_step, (tau_prev, b) = experience
-        features, seen = self.encode(time_step.observation)
+        features, actor_features = self.encode(time_step.observation)
         frozen = features.detach()
-        tau_prev, b = self._other_rests(time_step, seen, tau_prev, b)
+        tau_prev, b = self._other_rests(time_step, actor_features, tau_prev, b)
         tau = nest.index(tau_prev, slice(1, None))  # executed at frames 0..T-2
 
         # a_hat ~ pi(. | s, tau_prev) and the two candidates: the previous trajectory advanced by a step, and a new one
-        embedded = self.tau_embedding(seen, tau_prev)
-        with gathering(self.actor, ~time_step.is_last(), learns_policy()), torch.set_grad_enabled(learns_policy()):
+        embedded = self.tau_embedding(actor_features, tau_prev)
+        learns = learns_policy()
+        with gathering(self.actor, ~time_step.is_last(), learns), torch.set_grad_enabled(learns):
             mean, log_std = self.actor(embedded)
             a_hat, log_pi = distributions.squashed_normal_sample(mean, log_std)
         tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)
 
         # beta = softmax((q_0, q_1 - c) / alpha_beta), from the online critics, with the price c of a decision
         with torch.no_grad():
-            q_0 = self.weighted(self._min_q(self.critics, frozen, tau_0))
-        with torch.set_grad_enabled(learns_policy()):
-            q_1 = self.weighted(self._min_q(self.critics, frozen, tau_1))
+            q_0 = self._min_q(self.critics, frozen, tau_0)
+        with torch.set_grad_enabled(learns):
+            q_1 = self._min_q(self.critics, frozen, tau_1)
         ended = trajectories.has_ended(self.trajectory, tau_prev)
-        proposed = q_1.detach()
-        tau_1, compared = self._as_acted(frozen, embedded, tau_prev, tau_1, proposed)
-        beta, switch_loss = self._choose(embedded, ended, q_0, compared)
-        beta_hat = beta  # of a_hat; `beta` is of another proposal where the actor has batch statistics
-        if compared is not proposed:
-            beta_hat, _ = self._choose(embedded, ended, q_0, proposed)
+        q_hat = q_1.detach()  # of a_hat; the policy that acts proposes another action where the actor has batch statistics
+        tau_1, q_acted = self._as_acted(frozen, embedded, tau_prev, tau_1, q_hat)
+        beta, switch_loss = self._choose(embedded, ended, q_0, q_acted)
         b_new = torch.rand_like(beta[..., 1]) < beta[..., 1]
 
         # Actor: gradient -(beta_1 dQ/da_hat) da_hat/dphi + alpha_a dlog pi/dphi
         actor_loss = switch_loss
-        if learns_policy():
+        if learns:
+            beta_hat = beta if q_acted is q_hat else self._choose(embedded, ended, q_0, q_hat)[0]
             dq_da = self.action_gradient(q_1, a_hat)
             actor_loss = losses.action_gradient_loss(a_hat, beta_hat[..., 1:] * dq_da)
             actor_loss = actor_loss + self.action_temperature.alpha() * log_pi + switch_loss
@@ -312,42 +311,30 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         # V(s') = beta_0 min_i Q'_i(s', tau_0) + beta_1 (min_i Q'_i(s', tau_1) - c). A return that passes a step pays for its b
         critics = self.critic_step(time_step, features, *nest.flatten(tau))
         with torch.no_grad():
-            chosen = self._undecided(time_step, beta, b, b_new) if self.exact_compare_through else beta
-            value = self.next_value(critics, *nest.index((time_step.observation, tau_0, tau_1, chosen), slice(1, None)))
-            _, bonus = self.priced(value, None, b[1:])
-
-        prediction = critics.prediction()
-        return TrainInfo(
-            actor_loss=actor_loss,
-            log_pi=log_pi.detach(),
-            mean=mean.detach(),
-            log_std=log_std.detach(),
-            beta=beta,
-            advantage=self.net_of_price(compared) - q_0,
-            q_pi=q_1.detach(),
-            switch=b | b_new,
-            prediction=prediction,
-            q=self.value_of(self.critics, prediction),
-            value=self.pad_front(value),
-            bonus=None if bonus is None else self.pad_front(bonus),
-            own=ended,
-        )
+            weights = self._exact_weights(time_step, beta, b, b_new) if self.exact_compare_through else beta
+            value = self.next_value(critics, *nest.index((time_step.observation, tau_0, tau_1, weights), slice(1, None)))
+            bonus = self.priced_bonus(None, value, b[1:])
+        return self.train_info(
+            actor_loss, critics.prediction(), value, bonus, own=ended, switch=b | b_new, beta=beta,
+            advantage=self.net_of_price(q_acted) - q_0, q_pi=q_hat, log_pi=log_pi, mean=mean, log_std=log_std,
+        )  # fmt: skip
 
     @torch.no_grad()
     def _other_rests(
-        self, time_step: TimeStep, seen: torch.Tensor, tau_prev: Tau, b: torch.Tensor
+        self, time_step: TimeStep, actor_features: torch.Tensor, tau_prev: Tau, b: torch.Tensor
     ) -> tuple[Tau, torch.Tensor]:
-        """Replaces what was to follow executed actions in some segments by what is newly proposed there, see `ChunkTrajectory`.
+        """In some segments, replaces the rest of each executed chunk by that of a new proposal; see `ChunkTrajectory`.
 
-        Returns the trajectories before each frame `[T, B, ...]`, and b: True where the frame's action is not of the new rest. All
-        of a segment are replaced, because a return that passed a frame would end at the rest of another chunk.
+        Returns the trajectories before each frame `[T, B, ...]`, and b: True also where the rest before the frame was replaced,
+        because the executed action does not continue it. A whole segment is replaced, because a return that passed a frame would
+        end at the rest of another chunk.
         """
         chunks = self.trajectory
         stops = isinstance(self.td_loss, (OneStepTDLoss, TAACTDLoss))  # at switches: another loss may pass them
         if not isinstance(chunks, ChunkTrajectory) or not chunks.other_rests or not stops:
             return tau_prev, b
         before, executed = (nest.index(tau_prev, frames) for frames in (slice(None, -1), slice(1, None)))
-        mean, log_std = self.actor(self.tau_embedding(seen[:-1], before))
+        mean, log_std = self.actor(self.tau_embedding(actor_features[:-1], before))
         new = chunks.with_rest(executed, distributions.squashed_normal_action(mean, log_std))
         segments = torch.rand(b.shape[1:], device=b.device) < chunks.other_rests
         other = segments & ~time_step.is_first()[1:]
@@ -366,15 +353,15 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         return torch.where(ended.unsqueeze(-1), certain, beta), loss.masked_fill(ended, 0.0)
 
     @staticmethod
-    def _undecided(time_step: TimeStep, beta: torch.Tensor, b: torch.Tensor, b_new: torch.Tensor) -> torch.Tensor:
-        """Returns beta where the return ends whatever b~ is, else the choice of b~, `[T, B, 2]`."""
+    def _exact_weights(time_step: TimeStep, beta: torch.Tensor, b: torch.Tensor, b_new: torch.Tensor) -> torch.Tensor:
+        """Returns the candidates' weights in V `[T, B, 2]`: beta where the return ends whatever b~ is, else the choice of b~."""
         last = torch.arange(len(b), device=b.device).unsqueeze(-1) == len(b) - 1
         sampled = torch.stack([~b_new, b_new], dim=-1).to(beta.dtype)
         return torch.where((b | time_step.is_last() | last).unsqueeze(-1), beta, sampled)
 
     def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         assert info.switch is not None and info.beta is not None
-        target = self.td_loss.targets(experience.time_step, info.value, info.switch, info.bonus)
+        target = self.targets(experience, info)
         beta_entropy = distributions.categorical_entropy(info.beta)
         temperature_losses = {
             "action": self.action_temperature.loss(-info.log_pi),
@@ -418,12 +405,12 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         if not (learns_policy() and has_batch_statistics(self.actor)):
             return tau_1, q_1
         tau_1 = self.trajectory.start(distributions.squashed_normal_sample(*self.actor(embedded))[0], tau_prev)
-        return tau_1, self.weighted(self._min_q(self.critics, features, tau_1))
+        return tau_1, self._min_q(self.critics, features, tau_1)
 
     def _min_q(self, critics: nn.Module, features: torch.Tensor, tau: Tau) -> torch.Tensor:
-        """Returns min_i Q_i(features, tau): `[...]`, or `[..., D]`. Candidates are compared without dropout."""
+        """Returns the weighted min_i Q_i(features, tau) `[...]`. Candidates are compared without dropout."""
         with evaluating(critics):
-            return self.over_critics(self.q_values(critics, features, *nest.flatten(tau)))
+            return self.min_q(critics, features, *nest.flatten(tau))
 
     def next_value(
         self, critics: CriticStep, observation: Nest, tau_0: Tau, tau_1: Tau, beta: torch.Tensor
@@ -436,8 +423,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         q = critics.bootstrap(features.expand(2, *features.shape), *nest.flatten(_stack(tau_0, tau_1)), weights=weights)
         if isinstance(q, ValueDistribution):
             switches = torch.stack([torch.zeros_like(weights[0]), torch.ones_like(weights[0])])
-            return mixture(self.priced(q, None, switches)[0], weights)
-        return self.priced((nest.broadcast(weights, q) * q).sum(0), None, weights[1])[0]
+            return mixture(self.priced(q, switches), weights)
+        return self.priced((nest.broadcast(weights, q) * q).sum(0), weights[1])
 
     def acting_modules(self) -> list[str]:
         price = [] if self.decision_price is None else ["decision_price"]

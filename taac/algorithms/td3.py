@@ -98,13 +98,13 @@ class Td3Algorithm(ActorCriticAlgorithm):
 
     def train_step(self, experience: Experience) -> TrainInfo:
         time_step = experience.time_step
-        features, seen = self.encode(time_step.observation)
+        features, actor_features = self.encode(time_step.observation)
 
         # Actor: maximise Q_1(s, mu(s)), or mean_i Q_i
         q_pi, actor_loss = None, torch.zeros_like(time_step.discount[1:])
         if learns_policy():
             with gathering(self.actor, ~time_step.is_last()[:-1]):
-                action = torch.tanh(self.actor(seen[:-1]))
+                action = torch.tanh(self.actor(actor_features[:-1]))
             each = self.q_values(self.critics, features.detach()[:-1], action)
             q_pi = each[0] if self.combine_critics == "min" else self.over_critics(each)
             actor_loss = losses.action_gradient_loss(action, self.action_gradient(self.weighted(q_pi), action))
@@ -118,15 +118,7 @@ class Td3Algorithm(ActorCriticAlgorithm):
             next_action = (greedy + noise).clamp(-1.0, 1.0)
             value = critics.bootstrap(target_features, next_action)
 
-        prediction = critics.prediction()
-        return TrainInfo(
-            actor_loss=actor_loss,
-            q_pi=None if q_pi is None else q_pi.detach(),
-            prediction=prediction,
-            q=self.value_of(self.critics, prediction),
-            value=self.pad_front(value),
-            features=features.detach(),
-        )
+        return self.train_info(actor_loss, critics.prediction(), value, q_pi=q_pi, features=features)
 
     def target_action(self, observation: Nest) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the target critics' features `[..., F]` and the target actor's action `mu'(s)` `[..., A]`, without noise."""

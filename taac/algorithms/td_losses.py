@@ -122,10 +122,10 @@ class BaseTDLoss(ForwardingConstructor):
             return discount * self.gamma.item()
         parts = [discount * gamma for gamma in self.gamma.tolist()]  # as numbers: without a copy between devices
         if 0.0 < self.repeat_gamma < 1.0:
-            inside = (time_step.duration.to(discount.dtype) - 1.0).clamp(min=0.0)  # 0 at FIRST
+            repeats = (time_step.duration.to(discount.dtype) - 1.0).clamp(min=0.0)  # k-1; 0 at FIRST
             ratios = [gamma / self.repeat_gamma for gamma in self.gamma.tolist()]
             parts = [
-                part if math.isclose(ratio, 1.0, rel_tol=1e-6) else part * ratio**inside
+                part if math.isclose(ratio, 1.0, rel_tol=1e-6) else part * ratio**repeats
                 for part, ratio in zip(parts, ratios)
             ]
         return torch.stack(parts, -1)
@@ -139,8 +139,7 @@ class BaseTDLoss(ForwardingConstructor):
             time_step: the replayed frames, `[T, B]`.
             value: target values, `[T, B]` or `[T, B, D]`; those of frame 0 are never read.
             switch: `[T, B]` bool, whether the trajectory is broken at a frame, by the executed switch or a newly sampled one.
-            bonus: the entropy bonus that `value` contains, with the shape of `value`. A multi-step return adds it at each
-                of its steps. None: targets contain no entropy.
+            bonus: what acting at a frame adds besides rewards, see `value_ops.n_step_return`, with the shape of `value`.
         """
         raise NotImplementedError
 
@@ -155,23 +154,14 @@ class BaseTDLoss(ForwardingConstructor):
         switch: torch.Tensor,
         bonus: torch.Tensor | None = None,
     ) -> torch.Tensor | ValueDistribution:
-        """Returns `returns`, or `distribution` if the values are distributions and each return bootstraps at one frame."""
-        if isinstance(value, ValueDistribution) and self.stops(time_step, switch) is not None:
-            return self.distribution(time_step, value, switch, bonus)
-        return self.returns(time_step, mean_of(value), switch, bonus)
+        """Returns `returns`, or their distributions `[T-1, B, M]`, of values `[T, B, M]`, if each bootstraps at one frame.
 
-    def distribution(
-        self, time_step: TimeStep, value: ValueDistribution, switch: torch.Tensor, bonus: torch.Tensor | None = None
-    ) -> ValueDistribution:
-        """Returns the distributions `[T-1, B, M]` of the returns, detached, for critics that learn these.
-
-        Rewards and discounts are carried to the frame at which a return bootstraps, so that its distribution is projected once.
-        Args are those of `returns`, with distributions `[T, B, M]` of the values.
+        Rewards and discounts are carried to that frame, so that each distribution is projected once.
         """
-        stop = self.stops(time_step, switch)
-        assert stop is not None
-        found = value_ops.bootstraps(time_step.reward, time_step.step_type, self.discount(time_step), stop, bonus)
-        return value_distributions.return_distribution(found, value)
+        if isinstance(value, ValueDistribution) and (stop := self.stops(time_step, switch)) is not None:
+            found = value_ops.bootstraps(time_step.reward, time_step.step_type, self.discount(time_step), stop, bonus)
+            return value_distributions.return_distribution(found, value)
+        return self.returns(time_step, mean_of(value), switch, bonus)
 
     def error(self, q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Returns the squared or Huber error `[T, B]` of values `[N, T, B(, D)]`: summed over N, averaged over D.

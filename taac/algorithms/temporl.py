@@ -110,7 +110,7 @@ class Skips(ActorCriticAlgorithm):
     # Acting ----------------------------------------------------------------------------------------------------------
 
     def initial_state(self, batch_size: int) -> TempoRLState:
-        device = self.weights.device
+        device = self.device
         return TempoRLState(
             torch.zeros(batch_size, self.action_size, device=device),
             torch.zeros(batch_size, dtype=torch.int64, device=device),
@@ -118,15 +118,15 @@ class Skips(ActorCriticAlgorithm):
 
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: TempoRLState, epsilon: float = 0.0) -> AlgStep:
-        features, seen = self.encode(time_step.observation)
-        new = self.greedy_step(time_step, seen, epsilon)
+        features, actor_features = self.encode(time_step.observation)
+        new = self.greedy_step(time_step, actor_features, epsilon)
         step = self._commit(state, new.output, self._duration(features, new.output, epsilon * self.skip_epsilon))
         return step._replace(policy=new.policy)
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: TempoRLState, noise: torch.Tensor | None = None) -> AlgStep:
-        features, seen = self.encode(time_step.observation)
-        new = self.sampled_step(time_step, seen, noise)
+        features, actor_features = self.encode(time_step.observation)
+        new = self.sampled_step(time_step, actor_features, noise)
         step = self._commit(state, new.output, self._duration(features, new.output, self.skip_epsilon))
         return step._replace(policy=new.policy)
 
@@ -161,7 +161,7 @@ class Skips(ActorCriticAlgorithm):
         assert info.features is not None
         with gathering(self.skip_critic, ~experience.time_step.is_last()[:-1]):
             predicted = self.skip_critic(info.features[:-1], experience.time_step.prev_action[1:])
-        value, bonus = self.priced(info.value, info.bonus, 1.0)
+        bonus, value = self.priced_bonus(info.bonus, info.value, 1.0), self.priced(info.value, 1.0)
         own = SkipValues(predicted, info.bonus)
         return info._replace(value=value, bonus=bonus, own=own)
 
@@ -179,7 +179,7 @@ class Skips(ActorCriticAlgorithm):
         )
         # [J, T-1, B]: the error of each duration that happened, as often as skips of that duration are drawn uniformly
         errors = [self.value_error(self.skip_critic, p, g) for p, g in zip(info.own.predicted.unbind(3), target)]
-        places = len(target[0]) - torch.arange(self.max_skip, device=self.weights.device)  # of each duration in a segment
+        places = len(target[0]) - torch.arange(self.max_skip, device=self.device)  # of each duration in a segment
         weight = 2 / (self.max_skip + 1) * len(target[0]) / places.clamp(min=1)
         skip_loss = (torch.stack(errors) * happened * weight.view(-1, 1, 1)).sum(0)
         own = {

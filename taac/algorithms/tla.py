@@ -130,7 +130,7 @@ class TlaAlgorithm(Td3Algorithm):
     # Acting ----------------------------------------------------------------------------------------------------------
 
     def initial_state(self, batch_size: int) -> TlaState:
-        device = self.weights.device
+        device = self.device
         return TlaState(
             torch.zeros(batch_size, self.action_size, device=device),
             torch.zeros(batch_size, dtype=torch.bool, device=device),
@@ -164,7 +164,7 @@ class TlaAlgorithm(Td3Algorithm):
 
     def _gate_values(self, time_step: TimeStep, slow_action: torch.Tensor) -> torch.Tensor:
         """Returns the weighted values of a gate that is closed, or open, `[B, 2]`."""
-        return self.least_value(self.q_values(self.gate_critic, self.slow.critic_features(time_step, ()), slow_action))
+        return self.min_q(self.gate_critic, self.slow.critic_features(time_step, ()), slow_action)
 
     def _commit(self, state: TlaState, fast: AlgStep, slow: AlgStep, opens: torch.Tensor) -> AlgStep:
         """Begins a window if the last one is over; then acts as its gate says."""

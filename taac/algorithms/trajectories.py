@@ -47,7 +47,7 @@ class Trajectory(Protocol):
     def advance(self, tau: Any) -> Any:
         """Returns the trajectory one step later."""
 
-    def start(self, action: torch.Tensor, tau: Any) -> Any:
+    def start(self, a_hat: torch.Tensor, tau: Any) -> Any:
         """Starts a new trajectory from the actor's output `[..., W]` in [-1, 1], after `tau`."""
 
     def output_for(self, action: torch.Tensor, tau: Any) -> torch.Tensor:
@@ -104,9 +104,9 @@ class ConstantTrajectory:
         """`a <- a`; parts `[..., A]`."""
         return tau
 
-    def start(self, action: torch.Tensor, tau: Tau) -> Tau:
-        """`a = a_hat`: `action` `[..., A]` in [-1, 1]; `tau` is ignored."""
-        return Tau(action, (), ())
+    def start(self, a_hat: torch.Tensor, tau: Tau) -> Tau:
+        """`a = a_hat`, `[..., A]` in [-1, 1]; `tau` is ignored."""
+        return Tau(a_hat, (), ())
 
     def output_for(self, action: torch.Tensor, tau: Tau) -> torch.Tensor:
         """Returns the action itself."""
@@ -132,11 +132,11 @@ class LinearTrajectory:
         """`a <- clamp(a + 2v)`, v unchanged; parts `[..., A]` in [-1, 1]."""
         return Tau(_clamp(tau.a + 2 * tau.v), tau.v, ())
 
-    def start(self, action: torch.Tensor, tau: Tau) -> Tau:
+    def start(self, a_hat: torch.Tensor, tau: Tau) -> Tau:
         """Inverse mode: `a = a_hat`, `v = (a_hat - a_old) / 2`; direct: `v = a_hat`, then `advance`. `[..., A]` each."""
         if self.inverse_mode:
-            return Tau(action, (action - tau.a) / 2, ())
-        return self.advance(Tau(tau.a, action, ()))
+            return Tau(a_hat, (a_hat - tau.a) / 2, ())
+        return self.advance(Tau(tau.a, a_hat, ()))
 
     def output_for(self, action: torch.Tensor, tau: Tau) -> torch.Tensor:
         """Returns the action (inverse mode), or the velocity that leads to it, `(a - a_old) / 2` (direct). `[..., A]` each."""
@@ -165,12 +165,12 @@ class QuadraticTrajectory:
         v = _clamp(tau.v + 2 * tau.u)
         return Tau(_clamp(tau.a + 2 * v), v, tau.u)
 
-    def start(self, action: torch.Tensor, tau: Tau) -> Tau:
+    def start(self, a_hat: torch.Tensor, tau: Tau) -> Tau:
         """Inverse: `a = a_hat`, `v = (a_hat - a_old) / 2`, `u = v / 2`; direct: `v = 0`, `u = a_hat`, then `advance`."""
         if self.inverse_mode:
-            v = (action - tau.a) / 2
-            return Tau(action, v, v / 2)
-        return self.advance(Tau(tau.a, torch.zeros_like(tau.a), action))
+            v = (a_hat - tau.a) / 2
+            return Tau(a_hat, v, v / 2)
+        return self.advance(Tau(tau.a, torch.zeros_like(tau.a), a_hat))
 
     def output_for(self, action: torch.Tensor, tau: Tau) -> torch.Tensor:
         """Returns the action (inverse mode), or the acceleration that leads to it, `(a - a_old) / 4` (direct). `[..., A]`."""

@@ -430,9 +430,8 @@ class Learner:
 
     def _use_products(self, products: str) -> None:
         self.products = products
-        self._program: Callable[..., LossAndGradients] = self.uncompiled
-        self._held_program: Callable[..., LossAndGradients] = self._uncompiled_held
+        programs: list[Callable[..., LossAndGradients]] = [self.uncompiled, self._uncompiled_held]
         if self.agent.compiled:
             split, optional = parts(products, self.agent.device), self.agent.may_compile
-            self._program = CompiledFunction(self.uncompiled, self.agent, split, optional=optional)
-            self._held_program = CompiledFunction(self._uncompiled_held, self.agent, split, optional=optional)
+            programs = [CompiledFunction(program, self.agent, split, optional=optional) for program in programs]
+        self._program, self._held_program = programs

@@ -4,8 +4,8 @@ Most of them share one recursion, backwards from `G[T-1] = value[T-1]`:
 
     G[t] = reward[t+1] + discount[t+1] * A[t+1],    A[t] = value[t] where stop[t], else bonus[t] + G[t],
 
-and differ only in `stop`, which always holds at LAST. `bonus[t]` is the entropy bonus of acting at step t. It is used with
-soft values, where `value[t]` already contains `bonus[t]`; without entropy in the targets it is 0. `retrace_return` and
+and differ only in `stop`, which always holds at LAST. `bonus[t]` is what acting at step t adds besides rewards: the entropy
+bonus that soft values contain, less the price of a decision. `retrace_return` and
 `skip_returns` have recursions of their own.
 
 `reward[t]` and `discount[t]` are received on arriving at step t. `discount` includes gamma: `gamma * TimeStep.discount`.
@@ -65,8 +65,9 @@ def n_step_return(
 
     Args:
         reward, value, step_type, discount: as in `one_step_return`.
-        bonus: reward's shape, the entropy bonus at step t, which `value` contains. None if `value` contains no entropy.
-            The entries at steps 0 and T-1 are never read.
+        bonus: reward's shape, what acting at step t adds: the entropy bonus that `value` contains, less the price of decisions
+            (in TAAC `-c b[t]`, whose expectation `-c beta_1` the value contains). None: nothing. The entries at steps 0 and T-1
+            are never read.
 
     Returns, errors: as in `one_step_return`.
 
@@ -97,13 +98,9 @@ def compare_through_return(
     Args:
         reward, value, step_type, discount: as in `one_step_return`.
         switch: `[T, B]` bool.
-        bonus: as in `n_step_return`. TAAC's own targets have none.
+        bonus: as in `n_step_return`. TAAC has none, or the price of decisions.
 
-    Returns:
-        `[T-1, B]` or `[T-1, B, D]`, detached.
-
-    Raises:
-        TaacError: shapes that do not fit, or T < 2.
+    Returns, errors: as in `one_step_return`.
 
     Source: Yu, Xu and Zhang, TAAC (NeurIPS 2021, arXiv:2104.06521), section 4.3 and algorithm 2.
     """
@@ -198,11 +195,7 @@ def retrace_return(
         q: `[T-1, B]` or `[T-1, B, D]`, Q of the executed actions at steps 0..T-2. The entry at step 0 is never read.
         trace: `[T-1, B]`, `c = lambda min(1, pi(a|s) / mu(a|s))` of those actions.
 
-    Returns:
-        `[T-1, B]` or `[T-1, B, D]`, detached.
-
-    Raises:
-        TaacError: shapes that do not fit, or T < 2.
+    Returns, errors: as in `one_step_return`.
 
     Source: Munos et al., Safe and Efficient Off-Policy Reinforcement Learning (arXiv:1606.02647), equations 3 and 4.
     """
@@ -247,8 +240,7 @@ def skip_returns(
         reward, value, step_type, discount: as in `one_step_return`. The value at step 0 is never read.
         decided: `[T, B]` bool, whether a new action was chosen at a step.
         max_skip: J.
-        bonus: reward's shape, the entropy bonus at step t, which `value` contains. None if `value` contains no entropy.
-            The entries at steps 0 and T-1 are never read.
+        bonus: as in `n_step_return`.
 
     Returns:
         `G`, `[J, T-1, B]` or `[J, T-1, B, D]`, detached; row j-1 holds the skips of length j, with 0 where the segment ends

@@ -169,14 +169,13 @@ class HindsightReplayBuffer(ReplayBuffer):
         batch_size = len(new.first)
         others = self._new_goals(_TRIES * batch_size, length)
         order = torch.randperm(_TRIES * batch_size, device=self.device).view(_TRIES, -1)  # they are drawn from old to new
-        tried = [torch.cat([x.unsqueeze(0), y[order]]) for x, y in zip(new, others)]
-        of = _NewGoals(*tried)  # [1 + tries, B', ...]
-        achieved = self._achieved_goal(of.environment.flatten(), of.begin.flatten())
-        goal = of.goal.flatten(0, 1)
-        worth = of.drawn & (self._rewards(achieved, goal) < self._rewards(goal, goal)).view_as(of.drawn)
+        tried = _NewGoals(*(torch.cat([x.unsqueeze(0), y[order]]) for x, y in zip(new, others)))  # [1 + tries, B', ...]
+        achieved = self._achieved_goal(tried.environment.flatten(), tried.begin.flatten())
+        goal = tried.goal.flatten(0, 1)
+        worth = tried.drawn & (self._rewards(achieved, goal) < self._rewards(goal, goal)).view_as(tried.drawn)
         chosen = torch.where(new.drawn, worth.long().argmax(0), 0)
         row = torch.arange(batch_size, device=self.device)
-        return _NewGoals(*(x[chosen, row] for x in of))._replace(drawn=worth[chosen, row] & new.drawn)
+        return _NewGoals(*(x[chosen, row] for x in tried))._replace(drawn=worth[chosen, row] & new.drawn)
 
     def _achieved_at(self, begin: torch.Tensor, learnt: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
         """Draws the frames `[B']` at which the new goals were achieved."""
@@ -241,8 +240,6 @@ class HindsightReplayBuffer(ReplayBuffer):
         """Refuses functions of goals that say otherwise than the environment did at those frames `[T, B']` that arrive.
 
         Rewards are compared with `compute_reward`, those that are not the usual one (a success of a sparse task) by themselves.
-        An end counts as the goal's if its reward is not the usual one or, where rewards vary, is in the highest tenth, in which
-        ends must then be far more frequent than elsewhere.
         """
         seen: Any = time_step.observation
         given, achieved, desired = time_step.reward[arrives], seen["achieved_goal"][arrives], seen["desired_goal"][arrives]
@@ -262,9 +259,18 @@ class HindsightReplayBuffer(ReplayBuffer):
                 f"{int(differs.sum())} of {len(given)} sampled frames, so hindsight would mix two tasks. A wrapper that changes "
                 "rewards or goals must define compute_reward, too; one that needs the info cannot be used"
             )
+        self._check_ends(time_step.discount[arrives] == 0, given, achieved, desired, seldom)
+
+    def _check_ends(
+        self, ended: torch.Tensor, given: torch.Tensor, achieved: torch.Tensor, desired: torch.Tensor, seldom: torch.Tensor
+    ) -> None:
+        """Refuses ends by a goal that `compute_terminated` does not know.
+
+        An end counts as the goal's if its reward is not the usual one or, where rewards vary, is in the highest tenth, in which
+        ends must then be far more frequent than elsewhere.
+        """
         varies = bool(seldom.float().mean() >= 0.5)
         special = given > given.quantile(0.9) if varies else seldom
-        ended = time_step.discount[arrives] == 0
         ends = ended & special
         if varies:  # as many ends as elsewhere are failures
             self._ends_by_chance += float((ended & ~special).sum() * special.sum() / (~special).sum())

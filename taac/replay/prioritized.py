@@ -86,9 +86,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         items = self._draw_items(batch_size, self._starts(length))
         environment = torch.div(items, self.length, rounding_mode="floor")
-        start = (items - environment * self.length - self.next + self.size) % self.length
-        experience, weights = self._segments(environment, start, length), self.importance_weights(items, progress)
-        return Batch(experience, weights, items, environment, self.added - self.size + start)
+        first = self.oldest + (items - environment * self.length - self.oldest) % self.length
+        weights = self.importance_weights(items, progress)
+        return self.at(environment, first, length)._replace(weights=weights, indices=items)
 
     def _draw_items(self, batch_size: int, starts: int) -> torch.Tensor:
         self._open(self.size - starts)

@@ -24,7 +24,7 @@ class Batch(NamedTuple):
 
     experience: Experience  # leaves [T, B', ...]
     weights: torch.Tensor | None  # [B'], importance weights; None: all segments count alike
-    indices: torch.Tensor | None  # [n], of the last n segments, those with priorities; None: none has one
+    indices: torch.Tensor | None  # [n], where the last n segments have their priorities; None: none has any
     environment: torch.Tensor | None = None  # [B'], the environment of each segment; None: unknown
     first: torch.Tensor | None = None  # [B'], its first frame, counted from the first that was ever added
 
@@ -163,6 +163,11 @@ class ReplayBuffer:
         """Position in the ring at which the next frame is written."""
         return self.added % self.length
 
+    @property
+    def oldest(self) -> int:
+        """The oldest stored frame, counted from the first that was ever added."""
+        return self.added - self.size
+
     def add(self, experience: Experience) -> None:
         """Writes one frame of every environment, leaves `[B, ...]`, over the oldest.
 
@@ -209,14 +214,14 @@ class ReplayBuffer:
 
     def positions(self, batch_size: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Draws segments for `sample`: their environments and first frames `[B']`, counted as in `episode_bounds`."""
-        whole = self._stack - 1 if self._lacks_older() else 0  # the oldest frames' stacks have lost some
-        whole = max(0, min(whole, self.size - length))
-        starts = self._starts(length + whole)
-        environment, start = self._draw(batch_size, starts)
-        start += whole
+        skipped = self._stack - 1 if self._lacks_older() else 0  # stacks that begin there have lost frames
+        skipped = max(0, min(skipped, self.size - length))
+        starts = self._starts(length + skipped)
+        environment, first = self._draw(batch_size, starts)
+        first += self.oldest + skipped
         if length == self.burn_in + 2 and not self.learns_on_last_frame:
-            start = self._where_actions_are(environment, start, starts, whole)
-        return environment, start.add_(self.added - self.size)
+            first = self._where_actions_are(environment, first, starts, self.oldest + skipped)
+        return environment, first
 
     def _lacks_older(self) -> bool:
         """Returns whether the oldest stored frames belong to episodes that began before them."""
@@ -230,7 +235,7 @@ class ReplayBuffer:
 
     def at(self, environment: torch.Tensor, first: torch.Tensor, length: int) -> Batch:
         """Returns the segments of `positions`, as a batch without weights."""
-        return Batch(self._segments(environment, first - (self.added - self.size), length), None, None, environment, first)
+        return Batch(self._segments(environment, first, length), None, None, environment, first)
 
     def update_priorities(self, batch: Batch, error: torch.Tensor | None) -> None:
         """Does nothing: all segments are equally likely."""
@@ -244,7 +249,7 @@ class ReplayBuffer:
         first, _ = self.episode_bounds(at[:1], at[1:])
         if self._storage.time_step.step_type[first % self.length, environment] != FIRST:
             return None
-        return self._segments(at[:1], first - (self.added - self.size), self.added - int(first))
+        return self._segments(at[:1], first, self.added - int(first))
 
     def episode_bounds(self, environment: torch.Tensor, frame: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the first and last stored frames `[B']` of the episodes that have these stored frames, such as `Batch.first`.
@@ -255,7 +260,7 @@ class ReplayBuffer:
             self._episodes = EpisodeIndex(self.num_envs, self.length, self.device)
         self._episodes.update(self._storage.time_step.step_type, self.added)
         first, last = self._episodes.bounds(environment, frame)
-        return first.clamp_(min=self.added - self.size), last
+        return first.clamp_(min=self.oldest), last
 
     def read(
         self, environment: torch.Tensor, frame: torch.Tensor, part: Callable[[Experience], Nest] = lambda frames: frames
@@ -273,41 +278,41 @@ class ReplayBuffer:
             )
         return starts
 
-    def _segments(self, environment: torch.Tensor, start: torch.Tensor, length: int) -> Experience:
+    def _segments(self, environment: torch.Tensor, first: torch.Tensor, length: int) -> Experience:
         gather = self._gather_numpy if self._rows else self._gather
-        leaves = gather(environment, start, length)
+        leaves = gather(environment, first, length)
         if self._stack > 1:
-            single, stacks = iter(leaves), iter(self._stacks(environment, start, length))
+            single, stacks = iter(leaves), iter(self._stacks(environment, first, length))
             leaves = [next(stacks if stacked else single) for stacked in self._stacked]
         return nest.pack_like(self._storage, leaves)
 
-    def _stacks(self, environment: torch.Tensor, start: torch.Tensor, length: int) -> list[torch.Tensor]:
+    def _stacks(self, environment: torch.Tensor, first: torch.Tensor, length: int) -> list[torch.Tensor]:
         """Reads the stacks of segments, `[T, B', H, W, k C]` each."""
-        frame = self.added - self.size + start + torch.arange(length, device=self.device).unsqueeze(1)  # [T, B']
+        frame = first + torch.arange(length, device=self.device).unsqueeze(1)  # [T, B']
         env = environment.expand_as(frame)
-        first, _ = self.episode_bounds(env.flatten(), frame.flatten())
+        begin, _ = self.episode_bounds(env.flatten(), frame.flatten())
         back = torch.arange(self._stack - 1, -1, -1, device=self.device)  # frames back, the oldest first
-        place = torch.maximum(frame.unsqueeze(-1) - back, first.view(*frame.shape, 1)) % self.length  # [T, B', k]
+        place = torch.maximum(frame.unsqueeze(-1) - back, begin.view(*frame.shape, 1)) % self.length  # [T, B', k]
         pictures = (leaf for leaf, stacked in zip(self._leaves, self._stacked) if stacked)
         return [leaf[place, env.unsqueeze(-1)].movedim(2, -2).flatten(-2) for leaf in pictures]
 
-    def _gather(self, environment: torch.Tensor, start: torch.Tensor, length: int) -> list[torch.Tensor]:
-        """Reads the segments that `_draw` chose, leaves `[T, B', ...]`, without stacks."""
-        age = start + torch.arange(length, device=self.device).unsqueeze(1)  # [T, B'], counted from the oldest frame
-        index = ((self.next - self.size + age) % self.length * self.num_envs + environment).view(-1)
+    def _gather(self, environment: torch.Tensor, first: torch.Tensor, length: int) -> list[torch.Tensor]:
+        """Reads segments, leaves `[T, B', ...]`, without stacks."""
+        frame = first + torch.arange(length, device=self.device).unsqueeze(1)  # [T, B']
+        index = (frame % self.length * self.num_envs + environment).view(-1)
         single = (leaf for leaf, stacked in zip(self._leaves, self._stacked) if not stacked)
         rows = [leaf.flatten(0, 1).index_select(0, index) for leaf in single]
-        return [leaf.view(length, len(start), *leaf.shape[1:]) for leaf in rows]
+        return [leaf.view(length, len(first), *leaf.shape[1:]) for leaf in rows]
 
-    def _gather_numpy(self, environment: torch.Tensor, start: torch.Tensor, length: int) -> list[torch.Tensor]:
+    def _gather_numpy(self, environment: torch.Tensor, first: torch.Tensor, length: int) -> list[torch.Tensor]:
         """Does `_gather` with numpy on `_rows`, in half the time."""
-        age = start.numpy() + np.arange(length)[:, None]
-        index = (self.next - self.size + age) % self.length * self.num_envs + environment.numpy()
+        frame = first.numpy() + np.arange(length)[:, None]
+        index = frame % self.length * self.num_envs + environment.numpy()
         single = (rows for rows, stacked in zip(self._rows, self._stacked) if not stacked)
         return [torch.from_numpy(rows.reshape(-1, *rows.shape[2:]).take(index, axis=0)) for rows in single]
 
     def _draw(self, batch_size: int, starts: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draws the environments and first frames `[B']` of segments. Frames count from 0, the oldest, to `starts - 1`."""
+        """Draws environments `[B']`, and numbers `[B']` in [0, `starts` - 1]."""
         if self._strata is None or len(self._strata[0]) != batch_size:
             self._strata = self._stratify(batch_size)
         turn, stratum, strata = self._strata
@@ -315,16 +320,15 @@ class ReplayBuffer:
         uniform = torch.rand(batch_size, device=self.device, dtype=torch.float64)
         return environment, uniform.add_(stratum).div_(strata).mul_(starts).long().clamp_(max=starts - 1)
 
-    def _where_actions_are(self, environment: torch.Tensor, start: torch.Tensor, starts: int, least: int) -> torch.Tensor:
+    def _where_actions_are(self, environment: torch.Tensor, first: torch.Tensor, starts: int, least: int) -> torch.Tensor:
         """Draws first frames `[B']` again, from `least` on, whose segment learns from nothing but LAST."""
-        step_type, oldest = self._storage.time_step.step_type, self.next - self.size + self.burn_in
-        on_cpu = self.device.type == "cpu"
+        step_type, on_cpu = self._storage.time_step.step_type, self.device.type == "cpu"
         for _ in range(REDRAWS if on_cpu else 1):
-            idle = step_type[(oldest + start) % self.length, environment] == LAST
+            idle = step_type[(first + self.burn_in) % self.length, environment] == LAST
             if on_cpu and not idle.any():  # on a GPU the check would wait for the device
                 break
-            start = torch.where(idle, least + torch.randint(starts, start.shape, device=self.device), start)
-        return start
+            first = torch.where(idle, least + torch.randint(starts, first.shape, device=self.device), first)
+        return first
 
     def _stratify(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Returns, for each segment of a batch `[B']`, its environment's index, its stratum, and the number of strata there."""

@@ -328,9 +328,8 @@ class Trainer:
         held = self.saver.restore(folder, config, ("replay",) if forget_replay else ())
         if self.ranks.first:  # several go on with the same settings
             self.attributes.renew(built, extension.changes(held, config or files.read_text(folder.config)))
-        for one in self.scheduled:  # the run may have been compiled before its batches followed a schedule
-            if one.name == "Trainer.batch_size":
-                check_sizes(one.schedule, self.agent)
+        for batch_size in self.scheduled:  # the run may have been compiled before its batches followed a schedule
+            check_sizes(batch_size.schedule, self.agent)
         updates, earned = self.learner.num_updates, self.update_ratio.updates_earned(self.env_steps)
         most = bounds(self.update_ratio.schedule or float(self.update_ratio.ratio))[1]
         if updates < 0 or earned - updates > self.num_env_steps * max(1.0, most):  # without end

@@ -102,7 +102,7 @@ def test_the_targets_are_projected_distributions(method):
         info, step = algorithm.train_step(batch), batch.time_step
         torch.manual_seed(4)
         action, log_pi = distributions.squashed_normal_sample(*algorithm.actor(algorithm.actor_features(step.observation)))
-        value = algorithm.over_predictions(
+        value = algorithm.bootstrap_value(
             algorithm.target_critics, algorithm.target_critics(algorithm.target_encoder(step.observation), action)
         ).mean()
         entropy = algorithm.temperature.alpha() * log_pi
@@ -315,7 +315,7 @@ def test_taac_bootstraps_from_the_mixture_of_both_candidates():
     features, target = algorithm.target_encoder(observation), algorithm.target_critics
     for parameter in target.parameters():  # so that not the same critic is the lower one for both
         parameter.data += 0.3 * torch.randn_like(parameter)
-    apart = [algorithm.over_predictions(target, target(features, tau.a)) for tau in (tau_0, tau_1)]
+    apart = [algorithm.bootstrap_value(target, target(features, tau.a)) for tau in (tau_0, tau_1)]
     critics = algorithm.critic_step(batch.time_step, features, tau.a[1:])
     beta_1 = torch.rand_like(batch.time_step.reward)
     mixed = algorithm.next_value(critics, observation, tau_0, tau_1, torch.stack([1 - beta_1, beta_1], -1))
@@ -503,17 +503,17 @@ def test_a_subset_of_critics_is_drawn_in_each_update_for_targets_alone(monkeypat
                     "CriticEnsemble.num_critics = 3", method="sac")  # fmt: skip
     algorithm, q = trainer.agent.algorithm, torch.tensor([[1.0, 4.0], [3.0, 2.0], [5.0, 0.0]])
     assert algorithm.over_critics(q).tolist() == [3.0, 2.0]
-    found = [tuple(algorithm.over_predictions(algorithm.critics, q).tolist()) for _ in range(300)]
+    found = [tuple(algorithm.bootstrap_value(algorithm.critics, q).tolist()) for _ in range(300)]
     assert {x: found.count(x) > 60 for x in set(found)} == {(1.0, 2.0): True, (1.0, 0.0): True, (3.0, 0.0): True}
     algorithm.target_subset = 3  # all: the least of them, without a draw, which inductor could not compile
     monkeypatch.setattr(torch, "randperm", None)
-    assert algorithm.over_predictions(algorithm.critics, q).tolist() == [1.0, 0.0]
+    assert algorithm.bootstrap_value(algorithm.critics, q).tolist() == [1.0, 0.0]
     trainer.close()
     monkeypatch.undo()
     trainer = build(CATEGORICAL, "ActorCriticAlgorithm.target_subset = 2", "CriticEnsemble.num_critics = 3", method="sac")
     algorithm = trainer.agent.algorithm
     prediction = 100.0 * torch.eye(101)[[20, 50, 80]].unsqueeze(1)  # values -3, 0 and 3
-    lower = [round(algorithm.over_predictions(algorithm.critics, prediction).mean().item()) for _ in range(300)]
+    lower = [round(algorithm.bootstrap_value(algorithm.critics, prediction).mean().item()) for _ in range(300)]
     assert set(lower) == {-3, 0} and 60 < lower.count(0) < 140
     trainer.close()
     for wrong in (0, 4):
