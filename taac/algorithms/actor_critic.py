@@ -446,7 +446,7 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
             if self.decision_price.target_rate is not None:
                 temperature_losses["price"] = self.decision_price.loss().expand_as(info.actor_loss)
         if (beyond := getattr(self.critics, "beyond", None)) is not None:
-            own["critic/beyond"] = self.mean_acted(experience, beyond(target))
+            own["critic/beyond"] = losses.masked_mean(beyond(target).detach(), learnt)
         actor_loss = info.actor_loss
         if temperature_losses:
             actor_loss = actor_loss + functools.reduce(torch.add, temperature_losses.values())
@@ -493,7 +493,7 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
         Returns:
             "step_type" `[T, B]`, "q" `[N, T-1, B(, D)]`, "target", and, if there are any, "value" `[T, B]`, "q_pi" and
             "advantage" `[T or T-1, B]`, "mean" and "log_std" `[T or T-1, B, A]`, "beta" `[T, B, 2]`, "action" `[T-1, B, A]`, the
-            vector that was executed, and "switch" `[T, B]`, the rollout's.
+            vector that was executed, "switch" `[T, B]`, the rollout's, and "regressed" `[T-1, B]`, where the critics learn.
         """
         executed, q_pi = experience.time_step.prev_action, info.q_pi
         found = {
@@ -502,7 +502,7 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
             "q_pi": self.weighted(q_pi) if q_pi is not None and q_pi.dim() > 2 else q_pi,
             "mean": info.mean, "log_std": info.log_std, "advantage": info.advantage, "beta": info.beta,
             "action": executed[1:] if isinstance(executed, torch.Tensor) and executed.is_floating_point() else None,
-            "switch": getattr(experience.rollout_info, "switch", None),
+            "switch": getattr(experience.rollout_info, "switch", None), "regressed": info.regressed,
         }  # fmt: skip
         return {name: value for name, value in found.items() if value is not None}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, get_args
 
 import torch
@@ -186,14 +186,15 @@ class Agent(nn.Module):
         if self.reward_normalizer is not None and self.gathers_statistics:
             self.reward_normalizer.observe(time_step if self.agents is None else self.agents.fold(time_step, 0))
 
-    def count_recorded(self, frames: TimeStep) -> None:
-        """Adds recorded frames `[F]` of one environment, whose rewards are learnt from, to the statistics of returns."""
+    def count_recorded(self, frames: Iterable[TimeStep], num_envs: int) -> None:
+        """Adds recorded frames, leaves `[B, ...]` each, whose rewards are learnt from, to the statistics of returns."""
         if isinstance(self.reward_normalizer, RewardScaler):
-            if self.agents is None:  # which are told apart by the observation
-                frames = frames._replace(observation=(), prev_action=())
-            each = (nest.map_structure(lambda x, t=t: x[t : t + 1].to(self.device), frames) for t in range(len(frames.reward)))
-            folded, rows = (each, 1) if self.agents is None else ((self.agents.fold(f, 0) for f in each), self.agents.count)
-            self.reward_normalizer.observe_recorded(folded, rows)
+            agents = self.agents
+            if agents is None:  # which are told apart by the observation
+                frames = (frame._replace(observation=(), prev_action=()) for frame in frames)
+            there = (nest.map_structure(lambda x: x.to(self.device), frame) for frame in frames)
+            folded = there if agents is None else (agents.fold(frame, 0) for frame in there)
+            self.reward_normalizer.observe_recorded(folded, num_envs * (1 if agents is None else agents.count))
 
     def observe(self, observation: Nest) -> None:
         """Adds a rollout's observations, leaves `[B, ...]`, to their statistics. Absent agents are left out."""

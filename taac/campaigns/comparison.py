@@ -175,7 +175,8 @@ def check_folders(runs: Sequence[Run]) -> None:
             files.check_folder(folder)
         files.check_file(run.log)
         if found := other_settings(run):
-            longer = ", or give --extend to train it on" if any(map(extension.is_longer, found)) else ""
+            shorter = any(extension.is_longer(difference, run.folder) for difference in found)
+            longer = ", or give --extend to train it on" if shorter else ""
             raise TaacError(
                 f"{run.folder} holds a run of other settings than {run.name} has here; nothing was started. Give another "
                 f"--root_dir, or remove that folder to train the run again{longer}. It has:\n  {shown(found)}"
@@ -195,7 +196,7 @@ def other_settings(run: Run) -> list[str]:
         return [f"{error}. The configuration that is asked for does not"]
     except (ValueError, OSError, RecursionError, MemoryError) as error:  # such as a value that is nested too deeply
         return [str(error) if isinstance(error, (TaacError, OSError)) else f"{file} cannot be read: {error!r}"]
-    return found if run.steps is None else [difference for difference in found if not extension.is_longer(difference)]
+    return [difference for difference in found if run.steps is None or not extension.is_longer(difference, run.folder)]
 
 
 def shown(differences: Sequence[str]) -> str:

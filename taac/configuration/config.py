@@ -65,7 +65,8 @@ class Config:
                     f"'{b.parameter} = ..'"
                 )
         macros = self.macros
-        replaced += [macros.get(name) for name in self._macros_in(replaced)]
+        self._outdone_macros = self._macros_in(replaced)
+        replaced += [macros.get(name) for name in self._outdone_macros]
         refs = [r for value in replaced for r in gin_state.references(value)]
         self._replaced = {("/".join(r.scopes), r.configurable.selector) for r in refs if r.scopes}  # scopes and selectors
         for reference in explorers:  # whose own settings go with them, and the schedules that these name
@@ -104,11 +105,10 @@ class Config:
         for b in self.bindings.values():
             if b.is_macro or b.selector.startswith(OF_COMPARE):
                 continue
-            replaced = (b.scope, b.selector) in self._replaced and (b.shipped or (b.scope and not b.where.startswith("--")))
-            if replaced or b.may_be_unused:
+            if self._may_lack(b):
                 if b.parameter in BACKBONE and all(selector != b.selector for _, selector in used):
                     raise TaacError(f"{b}: has no effect, because other critics are bound: remove either")
-                continue  # a number may have replaced a schedule, whose settings are then unused
+                continue
             scopes = [scope for (scope, selector), found in used.items() if selector == b.selector and b.name in found]
             if not any(b.scope in enclosing_scopes(scope) for scope in scopes):
                 named = (r.configurable.selector for other in self.bindings.values() for r in gin_state.references(other.value))
@@ -129,6 +129,11 @@ class Config:
             if b.where.startswith("--") and b not in counting:  # files may bind what later ones replace
                 instead = ", ".join(dict.fromkeys(f"{c.parameter} ({c.where})" for c in counting if c))
                 raise TaacError(f"{b} has no effect, because each {short(b.selector)} has a setting of its own: {instead}")
+
+    def _may_lack(self, b: Binding) -> bool:
+        """Returns whether building may leave a binding unused, such as one of a schedule that a number replaced."""
+        replaced = (b.scope, b.selector) in self._replaced and (b.shipped or (b.scope and not b.where.startswith("--")))
+        return bool(replaced or b.may_be_unused)
 
     def _counting(self, scope: str, selector: str, name: str) -> Binding | None:
         """Returns the binding of a parameter that counts in a scope."""
@@ -212,7 +217,7 @@ class Config:
             if values.text_of(held.value) != asked:
                 found.append(f"{held.line}, not {asked}")
         for key, b in self.bindings.items():
-            if key in compared or b.is_macro or b.may_be_unused or b.selector.startswith(OF_COMPARE):
+            if key in compared or b.is_macro or self._may_lack(b) or b.selector.startswith(OF_COMPARE):
                 continue
             if f"{short(b.selector)}.{b.name}" not in ignored:
                 found.append(f"no {b.line}")
@@ -244,7 +249,8 @@ class Config:
         of_compare = [b for b in self.bindings.values() if b.selector.startswith(OF_COMPARE)]
         used = used.union(*(filter(None, map(gin_state.macro_of, gin_state.references(b.value))) for b in of_compare))
         for b in self.bindings.values():
-            if b.is_macro and b.scope not in used and b.scope not in TASK_MACROS:
+            outdone = b.scope in self._outdone_macros and not b.where.startswith("--")  # another value replaced what named it
+            if b.is_macro and b.scope not in used and b.scope not in TASK_MACROS and not outdone:
                 known = sorted({*used, *TASK_MACROS})
                 raise TaacError(f"{b}: nothing uses this macro{nearest(b.scope, known)}")
 

@@ -76,7 +76,7 @@ class Diagnostics:
         if not self.on or not detail:
             return {}, {}
         acted = detail["step_type"] != LAST
-        found = self._critic_statistics(detail, acted[:-1])
+        found = self._critic_statistics(detail, _learnt(detail))
         for name in ("mean", "log_std", "action"):
             if name in detail:
                 found[f"policy/{name}"], found[f"policy/{name}_std"] = _moments(detail[name], acted)
@@ -102,9 +102,10 @@ class Diagnostics:
         """
         if not observed:
             return {}
-        acted = observed["step_type"] != LAST
-        found = {name: x[acted[: len(x)]] for name, x in observed.items() if name not in ("step_type", "q", "target")}
-        found["q"], found["target"] = observed["q"][:, acted[:-1]], observed["target"][acted[:-1]]
+        acted, learnt, of_critics = observed["step_type"] != LAST, _learnt(observed), ("q", "target")
+        others = observed.keys() - {"step_type", "regressed", *of_critics}
+        found = {name: x[acted[: len(x)]] for name, x in observed.items() if name in others}
+        found["q"], found["target"] = observed["q"][:, learnt], observed["target"][learnt]
         found["td_error"] = found["target"] - found["q"]
         if "beta" in found:
             found["beta"] = found["beta"][..., 1]
@@ -148,6 +149,12 @@ class Diagnostics:
             if gradients:
                 norms[f"gradient/{name}"] = torch.stack(torch._foreach_norm(gradients)).norm()
         return norms
+
+
+def _learnt(detail: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Returns the frames that the critics learn from, `[T-1, B]` bool."""
+    acted = detail["step_type"][:-1] != LAST
+    return acted & detail["regressed"] if "regressed" in detail else acted
 
 
 def _moments(x: torch.Tensor, acted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

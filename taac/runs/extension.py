@@ -16,17 +16,16 @@ from taac.runs import files, layout
 from taac.runs.history import entries, settings_in
 
 TOTAL, MACRO = "Intervals.num_env_steps", "num_env_steps"
-_OF_TOTAL = re.compile(rf"^(?:{re.escape(TOTAL)}|{MACRO}) = \d+\n", re.MULTILINE)
 _RATIO = "UpdateRatio.updates_per_env_step"
 _BETA = "PrioritizedReplayBuffer.beta"
 
 
 def lengths(held: str, asked: str) -> tuple[int, int] | None:
     """Returns both numbers of environment steps if two operative configurations differ in that alone; else None."""
-    if held == asked or _OF_TOTAL.sub("", held) != _OF_TOTAL.sub("", asked):
+    if held == asked or _but_total(held) != _but_total(asked):
         return None
     before, after = (_total(layout.parse_bindings(text)) for text in (held, asked))
-    return None if before is None or after is None else (before, after)
+    return None if before is None or after is None or before == after else (before, after)
 
 
 def changes(held: str, asked: str) -> dict[str, tuple[str, str]]:
@@ -44,7 +43,7 @@ def continues(held: str, asked: str, changed: Collection[str] = ()) -> bool:
         return False
     before, after = (_total(layout.parse_bindings(text)) for text in (held, asked))
     longer = before == after or (before is not None and after is not None and before < after)
-    rest = [_OF_TOTAL.sub("", text) for text in (held, asked)]
+    rest = [_but_total(text) for text in (held, asked)]
     found = changes(*rest)
     return longer and (rest[0] == rest[1] or (bool(changed) and found.keys() <= set(changed)))
 
@@ -67,16 +66,34 @@ def _total(bindings: Mapping[str, str]) -> int | None:
     return int(total) if re.fullmatch(r"\d{1,18}", total) else None
 
 
-def is_longer(difference: str) -> bool:
-    """Returns whether a line of `Config.differences` says that a run has fewer environment steps than are asked for."""
-    found = re.fullmatch(rf"(?:{re.escape(TOTAL)}|{MACRO}) = (\d{{1,18}}), not (\d{{1,18}})", difference)
-    return found is not None and int(found[1]) < int(found[2])
+def _names_of_total(config: str) -> list[str]:
+    """Returns the parameter of the number of environment steps, its macro, and those through which this has its value."""
+    names = [TOTAL, MACRO]
+    for name in names:  # which grows
+        found = re.search(rf"^{re.escape(name)} = %(\w+)$", config, re.MULTILINE)
+        names += [found[1]] if found and found[1] not in names else []
+    return names
+
+
+def _but_total(config: str) -> str:
+    """Returns a configuration without the lines that say the number of environment steps."""
+    names = "|".join(map(re.escape, _names_of_total(config)))
+    return re.sub(rf"^(?:{names}) = (?:\d+|%\w+)\n", "", config, flags=re.MULTILINE)
+
+
+def is_longer(difference: str, folder: Path) -> bool:
+    """Returns whether a line of `Config.differences` says that the run in a folder has fewer steps than are asked for."""
+    name, _, both = difference.partition(" = ")
+    found = re.fullmatch(r"(\d{1,18}), not (\d{1,18})", both)
+    if found is None or int(found[1]) >= int(found[2]):
+        return False
+    return name in _names_of_total(files.read_text(folder / layout.CONFIG, files.MAX_CONFIG_BYTES))
 
 
 def following_length(config: str) -> list[str]:
     """Returns the settings of an operative configuration that follow the length of the run, sorted."""
-    bindings = _unresolved(config)
-    found = {name for name, value in bindings.items() if name != TOTAL and re.search(rf"%{MACRO}\b", value)}
+    bindings, macros = _unresolved(config), "|".join(_names_of_total(config)[1:])
+    found = {name for name, value in bindings.items() if re.search(rf"%(?:{macros})\b", value)} - {TOTAL, "_"}
     beta = bindings.get(_BETA)
     return sorted(found | ({_BETA} if beta is not None and not re.fullmatch(r"0(\.0*)?", beta) else set()))
 
@@ -91,8 +108,8 @@ def refuse_ratio(config: str) -> None:
     for name in following_length(config):
         if is_of_ratio(name, config):
             raise TaacError(
-                f"this run cannot be extended: {_RATIO} follows its length, by {name} = %{MACRO}, so a longer run would have "
-                "taken other updates from the start; train a new run"
+                f"this run cannot be extended: {_RATIO} follows its length, by {name} = {_unresolved(config)[name]}, so a longer "
+                "run would have taken other updates from the start; train a new run"
             )
 
 
@@ -116,5 +133,6 @@ def _settings(config: str) -> dict[str, str]:
 
 
 def _unresolved(config: str) -> dict[str, str]:
-    """Returns the bindings, with every macro replaced but that of the length."""
-    return layout.parse_bindings(re.sub(rf"^{MACRO} = ", "_ = ", config, flags=re.MULTILINE))
+    """Returns the bindings, with every macro replaced but those of the length."""
+    macros = "|".join(_names_of_total(config)[1:])
+    return layout.parse_bindings(re.sub(rf"^(?:{macros}) = ", "_ = ", config, flags=re.MULTILINE))

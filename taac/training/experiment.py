@@ -12,7 +12,7 @@ from typing import Any, Literal
 import gin
 import torch
 
-from taac import specs
+from taac import nest, specs
 from taac.acting.collecting import Collecting, Offline, experience_spec
 from taac.acting.collector import Collector
 from taac.acting.evaluation import Evaluator
@@ -243,7 +243,8 @@ def create_experiment(
             frames = demonstrated_frames(demonstrations, environment, agent, spec)
             replay = demonstrations_ctor(replay_buffer, frames)
             if demonstrations_ctor is not kept_apart and not offline:  # which counts what the buffer holds
-                agent.count_recorded(frames.time_step)
+                steps = (nest.index(frames.time_step, slice(t, t + 1)) for t in range(len(frames.time_step.reward)))
+                agent.count_recorded(steps, num_envs=1)
             # Cloning and signals learn from transitions, none of which begins at the last frame of a segment.
             shown = {"demonstrations": Demonstrations(frames, replay_where, burn_in, False)}
         learner = learner_ctor(agent, **shown)

@@ -237,7 +237,7 @@ class Trainer:
         """Loads the parts of other runs in `load_from`; returns where each came from. Refuses parts that do not exist or fit."""
         if self.loaded is None:
             buffer = self.replay_buffer if self.ranks.count == 1 else None
-            self.loaded = load_parts(self.learner, self.load_from, buffer)
+            self.loaded = load_parts(self.learner, self.environment, self.load_from, buffer)
         return self.loaded
 
     @timed("collecting")
@@ -275,7 +275,7 @@ class Trainer:
         updates, earning = self.learner.num_updates, self.env_steps - self.update_ratio.initial_collect_steps
         values: dict[str, Any] = {"count/update_ratio": updates / max(1, earning), **self.schedules.summaries()}
         values |= self.collector.summaries()
-        if self.reporter.monitor is not None and updates:
+        if self.reporter.monitor is not None and updates and not self.update_ratio.filling(self.env_steps):
             values |= self.reporter.monitor(self.agent, self.replay, self.own_batch_size, self.segment_length)
         self.parallel.check_identical()
         self.parallel.gather_episodes()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from taac import nest
 from taac.algorithms.agent import Agent
-from taac.data_structures import LAST
+from taac.data_structures import LAST, TimeStep
+from taac.demonstrations.episode_files import ROUNDING
+from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError, nearest
 from taac.learning.learner import Learner
 from taac.learning.optimizers import load_state
@@ -22,7 +25,9 @@ from taac.runs.run_folder import RunFolder
 OPTIMIZER, REPLAY = "optimizer", "replay"
 
 
-def load_parts(learner: Learner, sources: Sequence[str], ring: ReplayBuffer | None = None) -> list[dict[str, Any]]:
+def load_parts(
+    learner: Learner, environment: VectorEnvironment, sources: Sequence[str], ring: ReplayBuffer | None = None
+) -> list[dict[str, Any]]:
     """Loads modules from the checkpoints of other runs; returns the origin of each, for run.json.
 
     The target of a module is loaded with it, so the two are equal as at the start of any run: `x` also sets `target_x`, and a
@@ -31,16 +36,19 @@ def load_parts(learner: Learner, sources: Sequence[str], ring: ReplayBuffer | No
 
     Args:
         learner: its agent's modules are set, and its optimizer's moments.
+        environment: in which the run explores.
         sources: each "FOLDER:MODULE". "runs/a:actor" is a module of the newest checkpoint of the run in runs/a.
             "runs/a/best:actor" is that of the agent of its best evaluation. A module is one of the algorithm's ("actor",
             "critics", "encoder", "actor.hidden"...), "algorithm" for all of it, "observation_normalizer",
             "reward_normalizer" or "reward_signals". "runs/a:optimizer" are its moments and counts of steps; learning rates stay.
-            "runs/a:replay" are its frames, with priorities if there are any; running episodes end at the last one.
+            "runs/a:replay" are its frames, with priorities if there are any; running episodes end at the last one. Their rewards
+            count for the statistics of returns, unless "reward_normalizer" is loaded, too.
         ring: the empty buffer that takes frames. None: none can be taken.
 
     Raises:
         TaacError: a source is malformed or names no run or module; a module has other parameters or shapes (the message names
-            both); or a temperature is 0 although its logarithm is to be tuned.
+            both); frames are of other actions, or of repeats of another kind; or a temperature is 0 although its logarithm is to
+            be tuned.
     """
     agent = learner.agent
     parsed = [_parse(agent, source) for source in sources]
@@ -53,7 +61,9 @@ def load_parts(learner: Learner, sources: Sequence[str], ring: ReplayBuffer | No
             if name == OPTIMIZER:
                 _load_moments(learner, found)
             elif name == REPLAY:
-                _load_frames(ring, found)
+                frames = _load_frames(ring, environment, found)
+                if "reward_normalizer" not in named:
+                    agent.count_recorded(frames, environment.num_envs)
             else:
                 _load_module(agent, name, named, found)
     return records
@@ -93,11 +103,20 @@ def _load_moments(learner: Learner, found: Checkpoint) -> None:
         raise TaacError(f"{found.path}:{OPTIMIZER} cannot be taken: {error}") from error
 
 
-def _load_frames(ring: ReplayBuffer | None, found: Checkpoint) -> None:
-    """Takes over a buffer's frames. The newest of each environment becomes the LAST of its episode, which goes on elsewhere."""
+def _load_frames(ring: ReplayBuffer | None, environment: VectorEnvironment, found: Checkpoint) -> Iterator[TimeStep]:
+    """Takes over a buffer's frames; returns them, leaves `[B, ...]` each, the oldest first.
+
+    The newest of each environment becomes the LAST of its episode, which goes on elsewhere.
+    """
     if ring is None or ring.size:
         why = "several ranks have buffers of their own" if ring is None else "the buffer begins with demonstrations"
         raise TaacError(f"{found.path}:{REPLAY} cannot be taken: {why}")
+    held, here = (
+        {path: space for path, space in state.items() if path.startswith("action_space")}
+        for state in (found.part("environment"), environment.state_dict())
+    )
+    if held != here:
+        raise TaacError(f"{found.path}:{REPLAY} cannot be taken: its actions are {held}, those of '{environment.name}' {here}")
     try:
         ring.load_state_dict({name: v for name, v in found.part(REPLAY).items() if name != "demonstrations"})
         FrameChunks(ring).load(found.path.parent, found.frames)
@@ -106,6 +125,18 @@ def _load_frames(ring: ReplayBuffer | None, found: Checkpoint) -> None:
     if ring.size:
         newest = (ring.next - 1) % ring.length
         ring.frames(newest, newest + 1)["frames/time_step/step_type"].fill_(LAST)
+    stored = ring.stored().time_step
+    low, high = environment.durations
+    longest = int(stored.duration.max()) if ring.size else low
+    inside = environment.repeat_gamma ** (stored.duration.double() - 1.0).clamp(min=0.0)
+    wrong = (stored.discount != 0) & ((stored.discount - inside).abs() > ROUNDING)
+    if not low <= longest <= high or bool(wrong.any()):
+        raise TaacError(
+            f"{found.path}:{REPLAY} cannot be taken: its actions take up to {longest} environment steps, and those here {low} to "
+            f"{high}, or the rewards of a repeat were added up otherwise (create_environment.action_repeat_gamma, "
+            "action_repeat_plain_sum)"
+        )
+    return (nest.index(stored, frame % ring.length) for frame in range(ring.oldest, ring.added))
 
 
 def slow_copy(root: nn.Module, name: str) -> str | None:

@@ -292,6 +292,17 @@ def test_declared_bounds_that_do_not_fit_are_not_used_and_named(tmp_path):
     assert any("a return of 1 on Mine-v0 is outside of the declared bounds (0.0, 0.5)" in w for w in content["warnings"])
 
 
+def test_of_different_declared_bounds_none_are_used_nor_those_of_anchors(tmp_path):
+    """Anchors of FetchReach-v4 have the bounds 0 and 1."""
+    for seed in range(2):
+        for method, value, bounds in (("a", 1.0, "(0, 1)"), ("b", 0.0, "None")):
+            extra = f"create_experiment.return_bounds = {bounds}\n"
+            make_run(tmp_path / f"{method}{seed}", method, "FetchReach-v4", seed, [value] * 10, extra_gin=extra)
+    content = make_report(tmp_path, Options())
+    assert "runs on FetchReach-v4 declare different create_experiment.return_bounds, so none are used" in content["warnings"]
+    assert content["tasks"][0]["bounds"] is None
+
+
 # --- Evaluations that are due at the same step ----------------------------------------------------
 
 

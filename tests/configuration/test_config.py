@@ -403,11 +403,27 @@ def test_settings_of_a_schedule_that_a_number_took_the_place_of_are_no_mistake()
         ("flash", "Learner.learning_rate = 1e-3"), ("flash", "learning_rate = 1e-3"), ("simba", "Learner.optimizer_ctor = None"),
     ],
 )  # fmt: skip
-def test_what_a_shipped_file_sets_of_something_replaced_is_left_out(backbone, param):
-    """The replaced reference may stand behind a macro: flash.gin's learning rate is a schedule with settings of its own."""
-    trainer = build([TASK, METHOD, f"gin/backbones/{backbone}.gin"], [*SMALL, param])
+def test_what_a_shipped_file_sets_of_something_replaced_is_left_out(backbone, param, tmp_path):
+    """The replaced reference may stand behind a macro: flash.gin's learning rate is a schedule with settings of its own.
+
+    A comparison that is called again sees no difference there.
+    """
+    files, params = [TASK, METHOD, f"gin/backbones/{backbone}.gin"], [*SMALL, param]
+    trainer = build(files, params)
     trainer.close()
-    assert not trainer.schedules.values and "AdamW." not in configuration.operative_config()
+    operative = configuration.operative_config()
+    assert not trainer.schedules.values and "AdamW." not in operative
+    held = configuration.read_held(configuration.ReadFile(tmp_path / "config.gin", operative), ())
+    assert configuration.load(files, params).differences(held) == []
+    assert configuration.load(files, [*SMALL]).differences(held) != []
+
+
+def test_a_macro_whose_user_a_flag_replaced_is_no_mistake(tmp_path):
+    (tmp_path / "mine.gin").write_text("budget = 400\nsteps = %budget\nnum_env_steps = %steps\n")
+    trainer = build([TASK, METHOD, tmp_path / "mine.gin"], [*SMALL, "num_env_steps = 300"])
+    trainer.close()
+    assert trainer.num_env_steps == 300
+    refused(["budget = 300", "num_env_steps = 300"], "budget")
 
 
 def test_only_ties_to_macros_of_tasks_and_settings_of_algorithms_may_be_unused_in_a_shipped_file():

@@ -312,7 +312,7 @@ def test_prefilling_counts_for_nothing(demonstrations):
 
 @pytest.mark.parametrize("num_envs, method, held", [(1, "sac", 3 * 31), (31, "taac", 3)])
 def test_without_the_replay_buffer_demonstrations_do_not_stand_for_what_was_collected(
-    num_envs, method, held, demonstrations, tmp_path
+    num_envs, method, held, demonstrations, tmp_path, monkeypatch
 ):
     """It is refilled before updates continue, even if the demonstrations are shorter than a segment of 4 frames."""
     params = [*SMALL, binding(demonstrations), f"num_envs = {num_envs}", "Intervals.checkpoint_interval = 150",
@@ -322,12 +322,16 @@ def test_without_the_replay_buffer_demonstrations_do_not_stand_for_what_was_coll
     trainer.resume(folder)
     steps, updates = trainer.env_steps, trainer.learner.num_updates
     assert updates > 0 and trainer.replay_buffer.size == held
+    asked: list[int] = []  # by the monitor, which has no segments of the agent's yet
+    monkeypatch.setattr(trainer.reporter, "monitor", lambda *given: asked.append(trainer.env_steps) or {})
+    monkeypatch.setattr(trainer.reporter, "training", lambda values: None)
     while trainer.env_steps <= steps + 124:
         assert trainer.learner.num_updates == updates
         trainer.collect()
         trainer.learn()
+        trainer.summarize()
     trainer.close()
-    assert trainer.learner.num_updates == updates + 1
+    assert trainer.learner.num_updates == updates + 1 and steps + 124 - num_envs <= min(asked)
 
 
 OFFLINE = ["create_experiment.offline = True", "num_env_steps = 60", "evaluation_interval = 20", "evaluation_episodes = 2",

@@ -81,6 +81,22 @@ def test_critics_by_hand():
     }  # fmt: skip
 
 
+def test_frames_that_the_critics_leave_out_are_left_out():
+    """T = 3, B = 2: of the four actions, critics learn from three; what they say of the fourth must not be read."""
+    step_type = torch.tensor([[F, F], [M, M], [M, M]], dtype=torch.uint8)
+    regressed = torch.tensor([[True, False], [True, True]])
+    detail = {
+        "step_type": step_type, "regressed": regressed, "q": torch.tensor([[[1.0, 100.0], [3.0, 5.0]]]),
+        "target": torch.tensor([[2.0, -100.0], [3.0, 7.0]]),
+    }  # fmt: skip
+    diagnostics = Diagnostics("histograms", agent_of())
+    found, observed = diagnostics.compute(detail)
+    assert found["critic_0/value/reward"].item() == 3 and found["critic/target/reward"].item() == 4
+    shown = diagnostics.histograms(observed)
+    assert "histogram/regressed" not in shown
+    assert shown["histogram/q"].tolist() == [1, 3, 5] and shown["histogram/td_error"].tolist() == [1, 0, 2]
+
+
 def test_explained_variance_is_of_mean_variances_and_left_out_where_nothing_varies():
     means = {"critic/target_variance/a": 4.0, "critic_0/td_error_variance/a": 1.0, "loss/critic": 2.0,
              "critic/target_variance/b": 0.0, "critic_0/td_error_variance/b": 1.0}  # fmt: skip

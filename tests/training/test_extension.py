@@ -92,6 +92,10 @@ def test_a_run_killed_while_it_is_extended_is_extended_by_the_same_command(tmp_p
         (config(70, total="70"), config(120, total="120"), (70, 120)),
         (config(70), config(120, more="Learner.extra = 1\n"), None),
         (config("%steps"), config(120), None),
+        (config("%steps", "steps = 70\n"), config("%steps", "steps = 120\n"), (70, 120)),
+        (config("%steps", "steps = 70\n"), config(120), (70, 120)),
+        (config("%steps", "steps = 70\nE.steps = %steps\n"), config(120, "steps = 70\nE.steps = %steps\n"), None),
+        (config("%num_env_steps"), config(120), None),
         (config(10**30), config(120), None),
     ],
 )
@@ -131,6 +135,14 @@ SCHEDULE = "a/LinearSchedule.env_steps = %num_env_steps\nLearner.learning_rate =
 )
 def test_settings_that_follow_the_length_are_told(more, expected):
     assert extension.following_length(config(70, more)) == expected
+
+
+def test_settings_that_follow_a_macro_of_the_length_are_told(tmp_path):
+    held = config("%steps", "steps = 70\nE.steps = %steps\nF.steps = %num_env_steps\nG.steps = %others\nothers = 3\n")
+    assert extension.following_length(held) == ["E.steps", "F.steps"]
+    (tmp_path / "config.gin").write_text(held)
+    told = ["steps = 70, not 120", "num_env_steps = 70, not 120", "others = 70, not 120", "steps = 70, not 60"]
+    assert [extension.is_longer(difference, tmp_path) for difference in told] == [True, True, False, False]
 
 
 def test_a_ratio_of_updates_that_follows_the_length_is_refused():

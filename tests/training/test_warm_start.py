@@ -114,12 +114,30 @@ def begun(path, trainer):
         ("{}/best:replay", (), "holds no 'replay'"),
         ("{}:replay", ("replay_length = 500",), "replay cannot be taken: the saved replay buffer has another shape: length 1000"),
         ("{}:replay", ("num_envs = 2",), "replay cannot be taken: .* holds frames of another shape"),
-        ("{}:replay", ("create_environment.env_name = 'MountainCarContinuous-v0'",), "holds frames of another shape"),
+        ("{}:replay", ("create_environment.env_name = 'MountainCarContinuous-v0'",), "cannot be taken: its actions are .*-2.0"),
+        ("{}:replay", ("create_environment.action_repeat = 3",), "take up to 1 environment steps, and those here 3 to 3"),
     ],
 )
 def test_moments_and_frames_that_do_not_fit_are_refused(source, load_from, more, message):
     with pytest.raises(TaacError, match=message):
         started(load_from.format(source[0]), more=more)
+
+
+def test_rewards_of_frames_count_for_the_scale_of_rewards(source):
+    """As if the run had collected them."""
+    folder, statistics = source[0], []
+    for names in (["actor"], ["replay"]):
+        _, after, _ = started(*(f"{folder}:{name}" for name in names), more=("create_agent.normalize_rewards = 'scale'",))
+        statistics.append((after["reward_normalizer.count"].item(), after["reward_normalizer.mean"].item()))
+    (none, _), (found, mean) = statistics
+    whole = build(*SHORT)
+    whole.resume(RunFolder(folder))
+    whole.close()
+    stored, returns, total = whole.replay_buffer.stored().time_step, [], 0.0
+    for kind, reward in zip(stored.step_type[:, 0], stored.reward[:, 0]):
+        total = 0.0 if kind == FIRST else 0.99 * total + reward.item()
+        returns += [] if kind == FIRST else [total]
+    assert none == 0 and found == len(returns) and mean == pytest.approx(sum(returns) / found, rel=1e-5)
 
 
 @pytest.mark.parametrize("part, tensor", [("", "last.weight"), (".hidden", "hidden.0.weight")])

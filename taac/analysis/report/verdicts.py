@@ -160,7 +160,8 @@ def _declared(task: str, methods: Mapping[str, Scores], scales: Mapping[str, Anc
     texts = {r.statements.get(RETURN_BOUNDS, "None") for of in methods.values() for r in of.records}
     if len(texts) > 1:
         warnings.append(f"runs on {task} declare different {RETURN_BOUNDS}, so none are used")
-    limits = _range(value_of(texts.pop())) if len(texts) == 1 else None
+        return None
+    limits = _range(value_of(texts.pop())) if texts else None
     return scales[task].bounds if limits is None and task in scales else limits
 
 

@@ -264,7 +264,8 @@ BOUNDS: Mapping[str, Range] = {
 
 def _range_of(name: str) -> Range | None:
     """Returns the range of a quantity, also as the last part of a tag; an environment's own are known by their whole names."""
-    return BOUNDS.get(name if name.startswith(INFO) else name.rpartition("/")[2])
+    _, of_environment, rest = f"/{name}".partition(f"/{INFO}")
+    return BOUNDS.get(INFO + rest if of_environment else name.rpartition("/")[2])
 
 
 def cut(
