@@ -80,7 +80,7 @@ class AgentBatch:
             raise TaacError(
                 f"the observation has an '{AGENT_TRUNCATED}' and no '{AGENT_MASK}', which says which agents have left: add it"
             )
-        for key in (AGENT_MASK, AGENT_TRUNCATED)[: self.masked + self._limited]:
+        for key in (key for key in (AGENT_MASK, AGENT_TRUNCATED) if key in keyed):
             mask = keyed[key]
             if not isinstance(mask, TensorSpec) or mask.dtype != torch.bool or mask.shape != (self.count,):
                 raise TaacError(
@@ -148,11 +148,10 @@ class AgentBatch:
         """Applies an algorithm's acting step to the frames `[B]` of all agents. The result has leaves `[B, N, ...]`."""
         if not self.masked:
             return AlgStep(*self._unfold(step(self.fold(time_step, 0), self._fold(state, 0)), 0))
-        present, batch = self.present(time_step.observation), time_step.step_type.shape[0]  # which an export keeps open
+        present, batch = self.present(time_step.observation), time_step.step_type.shape[0]  # an export leaves it open
         folded = self.fold(time_step, 0)
         came = self._fold(present & ~state.present, 0)
-        folded = folded._replace(step_type=torch.where(came & (folded.step_type == _MID), FIRST, folded.step_type))
-        acted = step(folded, self._fold(state.inner, 0))
+        acted = step(_begun(folded, came), self._fold(state.inner, 0))
         absent = self._fold(~present, 0)
         output = nest.map_structure(lambda a: torch.where(nest.broadcast(absent, a), 0, a), acted.output)
         after = nest.where(absent, initial(batch * self.count), acted.state)
@@ -179,8 +178,7 @@ class AgentBatch:
             present = self.present(time_step.observation)
             came = torch.zeros_like(present)
             came[1:] = present[1:] & ~present[:-1]
-            came = self._fold(came, 1) & (folded.step_type == _MID)
-            folded = folded._replace(step_type=torch.where(came, FIRST, folded.step_type))
+            folded = _begun(folded, self._fold(came, 1))
         return Experience(folded, self._fold(info, 1))
 
     @staticmethod
@@ -233,7 +231,7 @@ class AgentBatch:
             if key == GLOBAL_STATE
             else self._fold(part, dim)
             for key, part in observation.items()
-            if not (self.masked and key in (AGENT_MASK, AGENT_TRUNCATED))
+            if key not in (AGENT_MASK, AGENT_TRUNCATED)
         }
 
     @staticmethod
@@ -249,3 +247,8 @@ class AgentBatch:
 
     def _repeat(self, x: torch.Tensor, dim: int) -> torch.Tensor:
         return x.repeat_interleave(self.count, dim)
+
+
+def _begun(folded: TimeStep, came: torch.Tensor) -> TimeStep:
+    """Returns frames that are FIRST where an agent `came` in the middle of an episode."""
+    return folded._replace(step_type=torch.where(came & (folded.step_type == _MID), FIRST, folded.step_type))

@@ -224,7 +224,7 @@ def test_the_agent_of_the_best_evaluation_is_kept_over_a_resume(tmp_path):
     assert folder.best.saved() == [best] and found.part("evaluation")["return_mean"] == agents[best][0]
     assert all(torch.equal(value, agents[best][1][name]) for name, value in found.part("agent").items())
     other = build(*params)
-    (record,) = load_parts(other.learner, [f"{folder.path}/best:actor"])
+    (record,) = load_parts(other.learner, other.environment, [f"{folder.path}/best:actor"])
     other.close()
     assert record == {"run": str(folder.path), "module": "algorithm.actor", "env_steps": best}
     assert all(
@@ -274,9 +274,9 @@ def test_a_full_disk_says_from_where_the_run_goes_on(tmp_path, monkeypatch):
 
 def test_a_run_in_a_folder_that_is_called_best_can_be_loaded_from(tmp_path):
     trainer = run(tmp_path / "best", *SHORT)
-    (record,) = load_parts(trainer.learner, [f"{tmp_path / 'best'}:actor"])
+    (record,) = load_parts(trainer.learner, trainer.environment, [f"{tmp_path / 'best'}:actor"])
     assert record["env_steps"] == 330
-    (record,) = load_parts(trainer.learner, [f"{tmp_path / 'best' / 'best'}:actor"])
+    (record,) = load_parts(trainer.learner, trainer.environment, [f"{tmp_path / 'best' / 'best'}:actor"])
     assert record["env_steps"] in (320, 330)
 
 
