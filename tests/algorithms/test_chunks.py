@@ -308,7 +308,9 @@ def test_a_cut_window_is_left_out_of_the_critics_loss_if_asked_for():
     algorithm = sac(keep_cut_windows=False)
     info = algorithm.train_step(both)
     assert info.regressed[0].tolist() == [True, False]
+    algorithm.critics.beyond = lambda target: torch.tensor([[0.25, 1.0]])
     found = algorithm.calc_loss(both, info)
+    assert found.extra["critic/beyond"] == 0.25
     assert found.extra["critic/q"] == info.q[:, 0, 0].mean()  # of what is learnt alone
     assert found.detail["regressed"] is info.regressed
 

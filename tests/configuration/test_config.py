@@ -423,7 +423,7 @@ def test_a_macro_whose_user_a_flag_replaced_is_no_mistake(tmp_path):
     trainer = build([TASK, METHOD, tmp_path / "mine.gin"], [*SMALL, "num_env_steps = 300"])
     trainer.close()
     assert trainer.num_env_steps == 300
-    refused(["budget = 300", "num_env_steps = 300"], "budget")
+    refused(["budget = 300", "num_env_steps = 300"], "budget", files=(TASK, METHOD, tmp_path / "mine.gin"))
 
 
 def test_only_ties_to_macros_of_tasks_and_settings_of_algorithms_may_be_unused_in_a_shipped_file():

@@ -140,6 +140,19 @@ def test_rewards_of_frames_count_for_the_scale_of_rewards(source):
     assert none == 0 and found == len(returns) and mean == pytest.approx(sum(returns) / found, rel=1e-5)
 
 
+def test_frames_of_repeated_actions(tmp_path):
+    """They fit repeats of the same kind alone; and statistics of rewards that are taken over have counted them."""
+    repeats = ("num_envs = 2", "create_environment.action_repeat = 2", "create_agent.normalize_rewards = 'scale'")
+    folder = tmp_path / "a"
+    held = run(folder, *SHORT, *repeats).agent.state_dict()
+    _, after, _ = started(f"{folder}:reward_normalizer", f"{folder}:replay", more=repeats)
+    assert after["reward_normalizer.count"] == held["reward_normalizer.count"] > 0
+    _, counted, _ = started(f"{folder}:replay", more=repeats)
+    assert counted["reward_normalizer.count"] == held["reward_normalizer.count"]
+    with pytest.raises(TaacError, match="the rewards of a repeat were added up otherwise"):
+        started(f"{folder}:replay", more=(*repeats, "create_environment.action_repeat_plain_sum = True"))
+
+
 @pytest.mark.parametrize("part, tensor", [("", "last.weight"), (".hidden", "hidden.0.weight")])
 def test_targets_start_as_copies_unless_they_are_named_too(source, part, tensor):
     """Of the critics, or of a part of them, which goes to the same part of their slow copy."""
