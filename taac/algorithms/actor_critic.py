@@ -413,9 +413,14 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
             regressed: `[T-1, B]` bool, where the critics learn; None: everywhere.
         """
         error = self.mean_over_parts((q.detach() - target).abs().mean(0))
-        learns = ~experience.time_step.is_last()[:-1]
-        learnt = (learns if regressed is None else learns & regressed).to(error.dtype)
+        learnt = self._learnt(experience, regressed).to(error.dtype)
         return (error * learnt).sum(0) / learnt.sum(0).clamp(min=1.0)
+
+    @staticmethod
+    def _learnt(experience: Experience, regressed: torch.Tensor | None) -> torch.Tensor:
+        """Returns the frames that the critics learn from, `[T-1, B]` bool."""
+        acted = ~experience.time_step.is_last()[:-1]
+        return acted if regressed is None else acted & regressed
 
     def loss_info(
         self,
@@ -437,10 +442,9 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
         """
         own, temperature_losses = dict(own or {}), dict(temperature_losses or {})
         critic_loss = self.critic_loss(info.prediction, target)
-        learnt = ~experience.time_step.is_last()[:-1]
+        learnt = self._learnt(experience, info.regressed)
         if info.regressed is not None:
             critic_loss = critic_loss.masked_fill(nn.functional.pad(~info.regressed, (0, 0, 0, 1)), 0.0)
-            learnt = learnt & info.regressed
         if self.decision_price is not None:
             own["decision/price"] = self.decision_price()
             if self.decision_price.target_rate is not None:

@@ -6,6 +6,7 @@ length, such as a schedule over `%num_env_steps`. Settings change where the run 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from taac.runs import files, layout
 from taac.runs.history import entries, settings_in
 
 TOTAL, MACRO = "Intervals.num_env_steps", "num_env_steps"
+_DEPTH = 10  # names of it in a row; `layout.parse_bindings` follows fewer
 _RATIO = "UpdateRatio.updates_per_env_step"
 _BETA = "PrioritizedReplayBuffer.beta"
 
@@ -69,7 +71,7 @@ def _total(bindings: Mapping[str, str]) -> int | None:
 def _names_of_total(config: str) -> list[str]:
     """Returns the parameter of the number of environment steps, its macro, and those through which this has its value."""
     names = [TOTAL, MACRO]
-    for name in names:  # which grows
+    for name in itertools.islice(names, _DEPTH):  # it grows
         found = re.search(rf"^{re.escape(name)} = %(\w+)$", config, re.MULTILINE)
         names += [found[1]] if found and found[1] not in names else []
     return names

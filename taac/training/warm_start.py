@@ -127,10 +127,10 @@ def _load_frames(ring: ReplayBuffer | None, environment: VectorEnvironment, foun
         ring.frames(newest, newest + 1)["frames/time_step/step_type"].fill_(LAST)
     stored = ring.stored().time_step
     low, high = environment.durations
-    longest = int(stored.duration.max()) if ring.size else low
+    longest = int(stored.duration.max()) if ring.size else 0  # 0 at FIRST
     inside = environment.repeat_gamma ** (stored.duration.double() - 1.0).clamp(min=0.0)
     wrong = (stored.discount != 0) & ((stored.discount - inside).abs() > ROUNDING)
-    if not low <= longest <= high or bool(wrong.any()):
+    if longest > high or 0 < longest < low or bool(wrong.any()):
         raise TaacError(
             f"{found.path}:{REPLAY} cannot be taken: its actions take up to {longest} environment steps, and those here {low} to "
             f"{high}, or the rewards of a repeat were added up otherwise (create_environment.action_repeat_gamma, "
