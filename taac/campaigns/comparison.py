@@ -191,7 +191,7 @@ def other_settings(run: Run) -> list[str]:
     wanted = run.request.load()
     try:
         read = configuration.ReadFile(file.absolute(), files.read_text(file, files.MAX_CONFIG_BYTES))
-        found = wanted.differences(configuration.read_held(read, wanted.imports), ignored=("create_experiment.method",))
+        found = wanted.differences(configuration.read_held(read, wanted.modules), ignored=("create_experiment.method",))
     except NotTrusted as error:
         return [f"{error}. The configuration that is asked for does not"]
     except (ValueError, OSError, RecursionError, MemoryError) as error:  # such as a value that is nested too deeply

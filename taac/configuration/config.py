@@ -80,6 +80,12 @@ class Config:
         """Value of each macro by name."""
         return {b.scope: b.value for b in self.bindings.values() if b.is_macro}
 
+    @property
+    def modules(self) -> frozenset[str]:
+        """The modules that the files import, and that of the environment's name, such as `module:id`."""
+        module = str(self.bound("create_environment.env_name")).rpartition(":")[0]
+        return self.imports | {module} if module else self.imports
+
     def bound(self, name: str, default: Any = None) -> Any:
         """Returns what a parameter such as `create_experiment.seed` is bound to, with macros replaced, or else the default."""
         configurable, _, parameter = name.rpartition(".")

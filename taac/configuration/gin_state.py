@@ -130,6 +130,14 @@ def import_module(statement: Any) -> None:
         gin.parse_config([statement.format()])
 
 
+def keep_import(module: str) -> None:
+    """Lets the operative configuration import a module whose package defines configurables, which may be in it by now."""
+    package = module.partition(".")[0]
+    if any(getattr(found, "__module__", "").partition(".")[0] == package for found in configurables().values()):
+        with gin.unlock_config():
+            gin.parse_config([f"import {module}"])
+
+
 def imports() -> set[str]:
     """Returns the names of the modules imported by import statements since `clear`."""
     return {statement.module for statement in gin_config._IMPORTS}

@@ -128,6 +128,7 @@ def create_environment(
         return VectorEnvironment(envs, env_name, max_episode_steps=envs.max_episode_steps)
     with Preserved(None):  # it may import the environment's module
         spec = single.find_spec(env_name)
+        gin_state.keep_import(env_name.rpartition(":")[0])
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
         offscreen.prepare(spec)

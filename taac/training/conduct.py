@@ -296,8 +296,7 @@ def _resume(
 
 def _note_own(folder: RunFolder, loaded: Config, config: str) -> None:
     """Lets `taac play` and `taac train --extend` know the run as the user's own."""
-    module, colon, _ = str(loaded.bound("create_environment.env_name")).partition(":")
-    own_runs.note(folder.path, config, {*loaded.imports, *([module] if colon else [])})
+    own_runs.note(folder.path, config, loaded.modules)
 
 
 def headline(trainer: Trainer, loaded: Config, operative: str) -> list[str]:

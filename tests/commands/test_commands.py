@@ -178,6 +178,30 @@ def test_a_finished_run_is_extended_only_when_asked(trained, tmp_path):
     assert nothing.returncode == 1 and "holds no run: there is no config.gin" in nothing.stderr
 
 
+OWN_ENVIRONMENT = """
+import gin, gymnasium
+from gymnasium.envs.classic_control import PendulumEnv
+@gin.configurable
+class Windy(PendulumEnv):
+    def __init__(self, g=10.0, render_mode=None):
+        super().__init__(render_mode, g)
+"""
+
+
+def test_an_environment_that_gin_configures_needs_no_import_in_a_gin_file(tmp_path):
+    (tmp_path / "own_env.py").write_text(OWN_ENVIRONMENT)
+    compare = ("compare", "--root_dir", "runs", "--tasks", "own_env:Windy", "--methods", "sac", "--seeds", "1", *params())
+    began = taac(*compare, cwd=tmp_path)
+    assert began.returncode == 0 and "1 finished" in began.stdout + began.stderr, began.stdout + began.stderr
+    (folder,) = (path.parent for path in (tmp_path / "runs").rglob("config.gin"))
+    text = (folder / "config.gin").read_text()
+    assert text.startswith("import own_env\n") and "Windy.g = 10.0" in text
+    again = taac(*compare, cwd=tmp_path)
+    assert again.returncode == 0 and " at a time: 1 finished" in again.stdout, again.stderr
+    played = taac("play", "--root_dir", folder, "--num_episodes", 1, cwd=tmp_path)
+    assert played.returncode == 0, played.stderr
+
+
 def test_the_folder_of_a_run_is_enough_to_resume_it(tmp_path):
     folder = tmp_path / "run"  # of an own run: no copy of one
     assert train(folder, tmp_path).returncode == 0
