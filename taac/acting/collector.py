@@ -75,13 +75,15 @@ class Collector(Collecting):
         """Returns the agent's collecting step, or the explorer's replacement of it, which must be in [-1, 1]."""
         if self.explorer is None:
             return self.agent.rollout_step(time_step, state)
-        if self._explorer_state is None:
-            self._explorer_state = self._first_explorer_state(self.explorer)
+        explored, first = self._explorer_state, time_step.is_first()
+        if explored is None or bool(first.any()):
+            initial = self._first_explorer_state(self.explorer)
+            explored = initial if explored is None else nest.where(first, initial, explored)
         if isinstance(self.explorer, Noise):
-            noise, self._explorer_state = self.explorer.draw(self.agent, time_step, self._explorer_state)
+            noise, self._explorer_state = self.explorer.draw(self.agent, time_step, explored)
             return self.agent.rollout_step(time_step, state, noise)
         alg_step, self._explorer_state = self.explorer.step(
-            time_step, self.agent.rollout_step(time_step, state), self._explorer_state, self.env_steps,
+            time_step, self.agent.rollout_step(time_step, state), explored, self.env_steps,
             lambda: self.agent.unobserved_random_step(time_step, state).output,
         )  # fmt: skip
         for leaf in nest.flatten(alg_step.output):

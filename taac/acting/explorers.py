@@ -36,7 +36,7 @@ class Explorer(Protocol):
         Args:
             time_step: the current frame.
             alg_step: the policy's step. `alg_step.policy` holds the parameters of the distribution of its action.
-            state: the explorer's state.
+            state: the explorer's state, `[B, ...]`; the initial one where an episode begins.
             env_steps: environment steps so far.
             uniform: draws an action uniformly from those that are valid here.
         """
@@ -131,11 +131,11 @@ class ZetaExplorer:
         self, time_step: TimeStep, alg_step: AlgStep, state: HeldAction, env_steps: int, uniform: Callable[[], torch.Tensor]
     ) -> tuple[AlgStep, HeldAction]:
         batch, device = len(state.left), state.left.device
-        held = (state.left > 0) & ~time_step.is_first()
+        held = state.left > 0
         starts = ~held & (torch.rand(batch, device=device) < self.epsilon)
         fresh = torch.empty_like(state.action).uniform_(-1.0, 1.0)  # `uniform` may keep dimensions that decide separately
         action = torch.where(starts.unsqueeze(-1), fresh, state.action)
-        left = torch.where(starts, self._durations(batch, device), torch.where(held, state.left, 0))
+        left = torch.where(starts, self._durations(batch, device), state.left)
         explores = held | starts
         executed = torch.where(explores.unsqueeze(-1), action, alg_step.output)
         whole = (-1, *(1,) * (alg_step.decided.dim() - 1))  # broadcasts over dimensions that decide separately

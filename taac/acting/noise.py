@@ -49,15 +49,18 @@ class Noise:
         return NoiseState(values, torch.zeros(batch_size, dtype=torch.int64, device=agent.device))
 
     def draw(self, agent: Agent, time_step: TimeStep, state: NoiseState) -> tuple[torch.Tensor, NoiseState]:
-        """Returns eps `[B(, N), A]` at frames `[B]`, and the next state."""
+        """Returns eps `[B(, N), A]` at frames `[B]`, and the next state.
+
+        Where an episode begins, the state passed in is the initial one.
+        """
         raise NotImplementedError
 
     def _blank_values(self, blank: torch.Tensor, agent: Agent) -> torch.Tensor:
         return blank
 
-    def _renewed(self, time_step: TimeStep, state: NoiseState, period: int | torch.Tensor) -> NoiseState:
-        """Draws the values of environments anew whose episode begins, or where none are left."""
-        new = time_step.is_first() | (state.left == 0)
+    def _renewed(self, state: NoiseState, period: int | torch.Tensor) -> NoiseState:
+        """Draws the values anew of environments that have none left, as at the start of an episode."""
+        new = state.left == 0
         if not bool(new.any()):
             return state
         values = state.values.clone()
@@ -96,7 +99,7 @@ class ColoredNoise(Noise):
         self._gain = (power / power.mean()).sqrt()[: length // 2 + 1].float()
 
     def draw(self, agent: Agent, time_step: TimeStep, state: NoiseState) -> tuple[torch.Tensor, NoiseState]:
-        values, left = self._renewed(time_step, state, self.length)
+        values, left = self._renewed(state, self.length)
         noise = values[torch.arange(len(left), device=left.device), self.length - left]
         return noise, NoiseState(values, left - 1)
 
@@ -128,9 +131,9 @@ class AutoregressiveNoise(Noise):
         self.rho = rho
 
     def draw(self, agent: Agent, time_step: TimeStep, state: NoiseState) -> tuple[torch.Tensor, NoiseState]:
-        white, new = torch.randn_like(state.values), time_step.is_first() | (state.left == 0)
+        white = torch.randn_like(state.values)
         correlated = self.rho * state.values + math.sqrt(1 - self.rho**2) * white
-        noise = nest.where(new, white, correlated)
+        noise = nest.where(state.left == 0, white, correlated)
         return noise, NoiseState(noise, torch.ones_like(state.left))
 
 
@@ -155,7 +158,7 @@ class HeldNoise(Noise):
 
     def draw(self, agent: Agent, time_step: TimeStep, state: NoiseState) -> tuple[torch.Tensor, NoiseState]:
         steps = 1 + torch.multinomial(self._odds.to(state.left.device), len(state.left), replacement=True)
-        values, left = self._renewed(time_step, state, steps)
+        values, left = self._renewed(state, steps)
         return values, NoiseState(values, left - 1)
 
 
@@ -187,7 +190,7 @@ class StateDependentNoise(Noise):
             raise TaacError(f"StateDependentNoise needs features of a state alone, which {name} lacks: remove it")
 
     def draw(self, agent: Agent, time_step: TimeStep, state: NoiseState) -> tuple[torch.Tensor, NoiseState]:
-        matrix, left = self._renewed(time_step, state, self.period)
+        matrix, left = self._renewed(state, self.period)
         noise = (torch.nn.functional.normalize(agent.noise_basis(time_step), dim=-2) * matrix).sum(-2)
         return noise, NoiseState(matrix, left - 1)
 

@@ -61,14 +61,13 @@ def groups_of_algorithm(agent: Agent, learning_rate: Rate, own: Mapping[str, Rat
 
 
 def groups_of_signals(agent: Agent) -> list[ParameterGroup]:
-    """Returns a group for each of the agent's reward signals, with the signal's own learning rate."""
+    """Returns a group for each of the agent's reward signals that has a model, with the signal's own learning rate."""
+    parameters = {signal: [p for p in signal.parameters() if p.requires_grad] for signal in agent.signals}
     return [
-        ParameterGroup(
-            signal.name, [p for p in signal.parameters() if p.requires_grad], f"{type(signal).__name__}.learning_rate",
-            signal.learning_rate,
-        )
-        for signal in agent.signals
-    ]  # fmt: skip
+        ParameterGroup(signal.name, group, f"{type(signal).__name__}.learning_rate", signal.learning_rate)
+        for signal, group in parameters.items()
+        if group
+    ]
 
 
 def with_fallbacks(group: str) -> list[str]:

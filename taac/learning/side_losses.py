@@ -99,6 +99,7 @@ class SideLosses:
         self.agent, self.cloning = agent, cloning
         self.need_demonstrations = cloning is not None or any(s.needs_demonstrations for s in agent.signals)
         self.demonstrations = demonstrations if self.need_demonstrations else None
+        self._learning = [s for s in agent.signals if any(p.requires_grad for p in s.parameters())]
 
     @property
     def any(self) -> bool:
@@ -124,7 +125,7 @@ class SideLosses:
         segments = rows if self.agent.agents is None else rows // self.agent.agents.count
         acts = self.cloning is not None and "actor" not in self.agent.algorithm.held_groups(num_updates + 1)
         weight = self.cloning.weight if self.cloning is not None and acts else 0.0
-        due = [signal for signal in self.agent.signals if num_updates % max(1, signal.update_period) == 0]
+        due = [signal for signal in self._learning if num_updates % max(1, signal.update_period) == 0]
         needed = weight > 0 or any(signal.needs_demonstrations and signal.batch_size is None for signal in due)
         demonstrated = self.demonstrated(segments, length) if needed else None
         for signal in due:
@@ -177,7 +178,7 @@ class SideLosses:
 
         Batches of signals without a size of their own have `batch_size` segments of `length` frames.
         """
-        for signal in self.agent.signals:
+        for signal in self._learning:
             for _ in range(signal.more_updates):
                 frames, shown = self._new_frames(signal, signal.batch_size or batch_size, length, replay)
                 yield signal, frames, self._loss_of(signal, frames, shown)

@@ -1,7 +1,7 @@
 """Hidden layers of N networks at once, `[N, M, I]` to `[N, M, O]`: of critics, and of actors with N = 1.
 
-A body is called with `input_size` and `networks`, and `head(outputs)` makes the last layer that goes with it. What keeps its
-weights at a norm has `unit` and `project`, which is called after each update.
+A body is called with `input_size` and `networks`. `head(outputs)` makes the last layer that goes with it, `output_size` is O.
+What keeps its weights at a norm has `unit` and `project`, which is called after each update.
 """
 
 from __future__ import annotations

@@ -219,6 +219,16 @@ def test_explorers_begin_anew_after_a_restart(monkeypatch):
     assert executed == pytest.approx([0, 0.1, 0.2, 0, 0.1, 0.2, 0.3 / 2, 0.4])
 
 
+def test_explorers_begin_anew_with_each_episode():
+    """In the environment that begins one alone: every third action of its episode is halved."""
+    collector = collector_in(counter(("3t",), ("99n",)), explorer=Halving())
+    for _ in range(9):
+        collector.step()
+    executed = torch.stack([f.time_step.prev_action[:, 0] for f in collector._replay], dim=1).tolist()
+    assert executed[0] == pytest.approx([0, 0.1, 0.2, 0.3 / 2] * 2 + [0])
+    assert executed[1] == pytest.approx([0, 0.1, 0.2, 0.3 / 2, 0.4, 0.5, 0.6 / 2, 0.7, 0.8])
+
+
 # State ----------------------------------------------------------------------------------------------------------------
 
 

@@ -35,6 +35,8 @@ def play(explorer, steps, first=(), batch=B, env_steps=0):
     actions, decided = [], []
     for t in range(steps):
         kind = StepType.FIRST if t in first else StepType.MID
+        if t in first:  # as the collector does
+            state = explorer.initial_state(torch.zeros(batch, 2))
         executed, state = explorer.step(
             time_step(kind, batch), policy_step(2.0 + t, batch), state, env_steps, uniform(batch)
         )

@@ -49,7 +49,9 @@ def drawn(noise, step_types, features=None, size=2):
     if features is None and isinstance(noise, StateDependentNoise):
         agent = an_agent(torch.zeros(step_types.shape[1], 1), size)
     state, found = noise.initial_state(agent, step_types.shape[1]), []
+    initial = state
     for frame in step_types:
+        state = nest.where(frame == F, initial, state)  # as the collector does
         eps, state = noise.draw(agent, TimeStep(frame, *[()] * 5), state)
         found.append(eps)
     return torch.stack(found)

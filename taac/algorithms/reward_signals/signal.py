@@ -23,7 +23,7 @@ from taac.ops.schedules import Schedule, bounds
 
 
 class RewardSignal(nn.Module):
-    """An additional reward, computed by a model of its own.
+    """An additional reward, of a model of its own or of none.
 
     Args:
         strength: its weight in the sum that the policy maximises; a number or a schedule.
@@ -48,10 +48,10 @@ class RewardSignal(nn.Module):
     def __init__(
         self,
         strength: float | Schedule,
-        gamma: float | None,
-        learning_rate: float | Schedule,
-        update_period: float,
-        normalize: bool,
+        gamma: float | None = None,
+        learning_rate: float | Schedule = 3e-4,
+        update_period: float = 1,
+        normalize: bool = True,
         batch_size: int | None = None,
     ):
         super().__init__()
@@ -112,7 +112,10 @@ class RewardSignal(nn.Module):
         raise NotImplementedError
 
     def loss(self, time_step: TimeStep, demonstrations: TimeStep | None) -> torch.Tensor:
-        """Returns the scalar loss of its model on replayed frames `[T, B]`, and on as many of demonstrations if it needs them."""
+        """Returns the scalar loss of its model on replayed frames `[T, B]`, and on as many of demonstrations if it needs them.
+
+        It is not called if the signal has no parameters to train.
+        """
         raise NotImplementedError
 
 
