@@ -29,6 +29,7 @@ class CriticStep:
 
     Attributes:
         next_features: `[T-1, B, F]`, of the critics at frames 1..T-1, detached.
+        counted: `[T-1, B]` bool, the executed pairs that count for the statistics, as do the candidates after them.
 
     Source: CrossQ (arXiv:1902.05605), section 3.2; the weights are ours.
     """
@@ -37,7 +38,7 @@ class CriticStep:
         self._critics: Any = algorithm.critics
         self._targets: Any = getattr(algorithm, "target_critics", None)  # None if targets come from elsewhere
         self._bootstrap_value, self._copies = algorithm.bootstrap_value, algorithm.target_update.copies
-        self._features, self._executed, self._acted = features[:-1], executed, ~time_step.is_last()[:-1]
+        self._features, self._executed, self.counted = features[:-1], executed, ~time_step.is_last()[:-1]
         self.next_features = features[1:].detach()
         self._joint = has_batch_statistics(self._critics)
         self._candidates: tuple[torch.Tensor, ...] = ()  # weights [M], features and action parts [M, ...]
@@ -57,8 +58,8 @@ class CriticStep:
         if not self._joint:
             return self._bootstrap_value(self._targets, self._targets(features, *action))
         shape = features.shape[:-1]
-        acted = self._acted.float().expand(shape)
-        weights = (acted if weights is None else acted * weights).flatten()
+        counted = self.counted.float().expand(shape)
+        weights = (counted if weights is None else counted * weights).flatten()
         self._candidates = (weights, *(x.flatten(0, -2) for x in (features, *action)))
         if self._copies:
             with torch.enable_grad():
@@ -73,13 +74,13 @@ class CriticStep:
             return self._critics(self._features, *self._executed)
         if self._prediction is None:
             self._prediction, _ = self._forward(self._critics, update=True)
-        return self._prediction.unflatten(1, self._acted.shape)
+        return self._prediction.unflatten(1, self.counted.shape)
 
     def _forward(self, critics: Any, update: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns predictions `[N, M, ...]` of executed pairs and of candidates."""
         executed = [x.flatten(0, 1) for x in (self._features, *self._executed)]
         count = len(executed[0])
         weights, *candidates = self._candidates or (executed[0].new_empty(0), *(x[:0] for x in executed))
-        with batch_statistics(torch.cat([self._acted.flatten().float(), weights]), update):
+        with batch_statistics(torch.cat([self.counted.flatten().float(), weights]), update):
             found = critics(*(torch.cat(pair) for pair in zip(executed, candidates, strict=True)))
         return found[:, :count], found[:, count:]

@@ -179,7 +179,7 @@ class SacChunkAlgorithm(SacAlgorithm):
         ends = nest.map_structure(lambda x: torch.stack([x[0], x[count, env]]), time_step)
         actions = time_step.prev_action[1:].transpose(0, 1).flatten(1)
         terminated = (discount[0] == 0).reshape(len(count), -1).all(-1)
-        exist = torch.where(terminated, self.length, count)  # such chunks are whole, as those that are proposed
+        exist = torch.where(terminated, self.length, count) if fill else count  # filled ones are whole, as those that are proposed
         if fill and self.length > 1:
             planned = self._proposed(nest.index(time_step.observation, 0), actions, self._taken(count))
             actions = torch.where(terminated.unsqueeze(-1), planned, actions)
@@ -201,6 +201,12 @@ class SacChunkAlgorithm(SacAlgorithm):
         whole = None if self.keep_cut_windows else (windows.num_actions == self.length).unsqueeze(0)
         prefixes = self._prefix_targets(experience) if self.learns_prefixes else None
         return info._replace(own=windows._replace(prefixes=prefixes), regressed=whole)
+
+    def critic_step(self, time_step: TimeStep, features: torch.Tensor, *executed: torch.Tensor) -> CriticStep:
+        step = super().critic_step(time_step, features, *executed)
+        if not self.keep_cut_windows:
+            step.counted = step.counted & (time_step.prev_action[1:, :, -1] == self.length)
+        return step
 
     def next_value(
         self,

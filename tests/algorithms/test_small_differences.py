@@ -97,6 +97,26 @@ def test_ends_count_for_no_statistics(method):
     torch.testing.assert_close(*found)
 
 
+@pytest.mark.parametrize("terminates", [True, False])
+def test_windows_that_are_left_out_count_for_no_statistics_of_critics(terminates):
+    trainer = with_backbone("sac_chunk", "flash_small", "SacChunkAlgorithm.keep_cut_windows = False")
+    learn_until(trainer, 2 * trainer.agent.algorithm.policy_delay)
+    algorithm, batch = trainer.agent.algorithm, trainer.agent.prepare(trainer.replay_buffer.sample(32, trainer.segment_length))
+    batch.time_step.step_type[:3, 0] = torch.tensor([1, 1, 2])  # of row 0, after two actions
+    batch.time_step.discount[:3, 0] = torch.tensor([1.0, 1.0, 0.0 if terminates else 1.0])
+    state, found = copy.deepcopy(algorithm.state_dict()), []
+    for row in (0, 0, 1):
+        action = batch.time_step.prev_action.clone()
+        action[1:, row] -= 0.5 * len(found)
+        algorithm.load_state_dict(state)
+        torch.manual_seed(0)
+        algorithm.train_step(batch._replace(time_step=batch.time_step._replace(prev_action=action)))
+        found.append({name: b.clone() for name, b in algorithm.critics.named_buffers() if name.endswith((".mean", ".variance"))})
+    trainer.close()
+    torch.testing.assert_close(found[0], found[1])
+    assert any(not torch.allclose(b, found[2][name]) for name, b in found[0].items())
+
+
 def test_the_value_of_an_action_that_is_asked_for_is_of_a_new_trajectory():
     algorithm = small("linear", NEVER)
     frame, state = reference.frame(6), state_of("linear", 6)
