@@ -179,7 +179,7 @@ class SacChunkAlgorithm(SacAlgorithm):
         ends = nest.map_structure(lambda x: torch.stack([x[0], x[count, env]]), time_step)
         actions = time_step.prev_action[1:].transpose(0, 1).flatten(1)
         terminated = (discount[0] == 0).reshape(len(count), -1).all(-1)
-        exist = torch.where(terminated, self.length, count) if fill else count  # filled ones are whole, as those that are proposed
+        exist = torch.where(terminated, self.length, count) if fill else count  # filled ones are whole, like proposals
         if fill and self.length > 1:
             planned = self._proposed(nest.index(time_step.observation, 0), actions, self._taken(count))
             actions = torch.where(terminated.unsqueeze(-1), planned, actions)

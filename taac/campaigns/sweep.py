@@ -13,7 +13,7 @@ import gin
 from taac.campaigns import search_space
 from taac.campaigns.comparison import list_seeds
 from taac.campaigns.search_space import Dimension
-from taac.configuration import RunRequest, search_path
+from taac.configuration import RunRequest, gin_state, search_path
 from taac.configuration.reading import find_file
 from taac.errors import TaacError
 from taac.runs import durable, files, layout
@@ -201,7 +201,9 @@ def write_best(path: Path, request: RunRequest, trial: Trial, told: str, about: 
     lines = [f"# The best trial of a sweep: {trial.number}, {about}", f"# {told}", "#"]
     lines += [f"#   taac train --root_dir R --gin_file {path.name}", ""]
     lines += [f"import {module}" for module in sorted(loaded.imports)]
-    lines += [*(f"include {_including_name(file)!r}" for file in request.files()), ""]
+    parts = (part for text in request.gin_params for part in gin_state.statements(text))
+    given = (part.filename for part in parts if isinstance(part, gin_state.Include))
+    lines += [*(f"include {_including_name(file)!r}" for file in (*request.files(), *given)), ""]
     lines += [b.line for b in loaded.bindings.values() if b.where in _FLAGS and b.parameter != _TUNING]
     lines += [f"{_TUNING} = {told!r}", ""]
     durable.write(path, "\n".join(lines).encode())

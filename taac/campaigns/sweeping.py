@@ -142,6 +142,9 @@ class Sweeping:
             return
         if outcome.interrupted() and active.attempts < self._launcher.attempts:
             return
+        self._watch(active)  # of its last evaluations, which decide as they would have while it ran
+        if active.trial.why is not None:
+            return
         try:
             status = layout.read_run(active.run.folder).get("status")
         except (OSError, files.Damaged):

@@ -46,10 +46,11 @@ def check_new(runs: Sequence[Run], here: bool) -> None:
 def _cheaper(loaded: Config, here: bool) -> dict[str, Any]:
     """Returns the settings with which an experiment is only tried.
 
-    It has no processes for environments, and a short replay buffer unless demonstrations fill it.
+    It has no processes for environments, and a short replay buffer of a segment or more, unless demonstrations fill it.
     """
     params: dict[str, Any] = {"create_environment.asynchronous": False, **({} if here else ELSEWHERE)}
-    length = loaded.bound("ReplayBuffer.length")
-    if isinstance(length, int) and length > REPLAY_LENGTH and loaded.bound("create_experiment.demonstrations") is None:
-        params["ReplayBuffer.length"] = REPLAY_LENGTH
+    length, segment = loaded.bound("ReplayBuffer.length"), loaded.bound("Trainer.segment_length")
+    least = max(REPLAY_LENGTH, segment if isinstance(segment, int) else 0)
+    if isinstance(length, int) and length > least and loaded.bound("create_experiment.demonstrations") is None:
+        params["ReplayBuffer.length"] = least
     return params

@@ -342,6 +342,10 @@ def forget(optimizer: Optimizer, parameters: Collection[torch.Tensor]) -> None:
         one.load_state_dict(state)
 
 
+def _kind(leaf: Any) -> str:
+    return "number" if type(leaf) in (int, float) else nest.kind(leaf)  # torch's defaults are integers, such as a decay of 0
+
+
 def _check_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     expected = state_after_a_step(optimizer)
     for index, values in state["state"].items():
@@ -353,7 +357,7 @@ def _check_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Non
                 f"expected {right.get(name, 'nothing of that name')}"
             )
     for ours, theirs in zip(optimizer.state_dict()["param_groups"], state["param_groups"], strict=True):
-        given, right = (nest.map_structure(nest.kind, group) for group in (theirs, ours))
+        given, right = (nest.map_structure(_kind, group) for group in (theirs, ours))
         if given != right:
             raise TaacError(f"it holds the state of another optimizer: {given}, expected {right}")
         betas, steps = theirs.get("betas", ()), theirs.get("num_steps", 0)

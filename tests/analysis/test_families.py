@@ -296,6 +296,22 @@ def test_what_cannot_be_tested_costs_the_others_no_power():
     assert not single.findable
 
 
+def test_a_verdict_that_is_given_was_findable():
+    """Of 2 runs against 5 on two tasks: 1.5 / 21 is above 0.05, but the joint test has exchanges among all 22 runs."""
+    rng = np.random.default_rng(0)
+    sizes = {"x": 2, "a": 5, "b": 5, "c": 5, "d": 5}
+    tasks = {t: {m: rng.normal(size=n) + 300 * (m == "x") for m, n in sizes.items()} for t in ("T", "U")}
+    pairs = [*itertools.combinations(sizes, 2)]
+    names = [(t, pair) for t in tasks for pair in pairs]
+    on_tasks = [Comparison([tasks[t][x]], [tasks[t][y]], among=t) for t, (x, y) in names]
+    over = [Comparison([tasks[t][x] for t in tasks], [tasks[t][y] for t in tasks]) for x, y in pairs]
+    found = verdicts([*on_tasks, *over], tasks, [*(pair for _, pair in names), *pairs])
+    assert [v.difference.verdict for v, (_, (x, y)) in zip(found, names)] == [
+        "better" if x == "x" else "inconclusive" for _, (x, y) in names
+    ]
+    assert all(v.findable for v in found if v.difference.verdict != "inconclusive")
+
+
 @pytest.mark.parametrize("paired, comparisons, fewest", [(False, 3, 4), (True, 1, 6), (True, 3, 7), (True, 25, 10)])
 def test_how_many_runs_a_verdict_needs(paired, comparisons, fewest):
     tasks = {f"T{i}": {"x": np.arange(3.0), "y": np.arange(3.0)} for i in range(comparisons)}

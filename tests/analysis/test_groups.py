@@ -34,6 +34,7 @@ def values_of(names, *rows):
     [
         ([LR.format(0.003), LR.format(0.003)], ["taac", "taac"]),
         (["A.later = None\nA.also = False\nA.x = 1\n", "A.x = 1\n"], ["taac", "taac"]),  # the second of an earlier version
+        (["A.x = 0.1\n", "A.x = None\nB.y = 1\n", "B.y = 1\n", "A.x = False\nB.y = 1\n"], ["taac x=0.1", *["taac"] * 3]),
         # A macro and its binding are one setting; 0.003 and 3e-3 as config.gin writes them.
         ([LR.format(0.003), LR.format(0.0001)], ["taac lr=3e-3", "taac lr=1e-4"]),
         (["A.gamma = 0.99\n", "A.gamma = 0.5\n"], ["taac gamma=0.99", "taac gamma=0.5"]),

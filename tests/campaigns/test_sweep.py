@@ -341,6 +341,17 @@ def test_trials_that_fail_or_diverge_end_and_the_sweep_goes_on(tmp_path):
         swept(tmp_path / "hopeless", lambda run: Outcome(1))
 
 
+def test_the_last_evaluations_of_a_run_that_diverges_can_prune_it(tmp_path):
+    def some(run):
+        if run.method == "trial 5":
+            make_run(run.folder, returns=(-1.0,), steps=(50,), budget=STEPS, seed=run.seed, status="diverged")
+            return Outcome(1)
+        return (1.0, 1.0)
+
+    record, _ = swept(tmp_path, some, trials=6)
+    assert record.trials[5].state == "pruned" and record.trials[5].reports == ((50, -1.0),)
+
+
 def test_a_trial_that_another_process_still_trains_is_asked_for_again(tmp_path, monkeypatch):
     monkeypatch.setattr(sweeping, "PAUSE", 0.01)
     held = [Outcome(OCCUPIED)] * (Stub.attempts + 2)
@@ -457,7 +468,7 @@ def test_the_best_is_a_file_that_binds_what_the_trial_had(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.gin").write_text("gamma = 0.97\ncreate_experiment.tuning = 'by hand'\n")
     trial = Trial(4, {"learning_rate": "0.003", "hidden_layers": "64,64", "Learner.epsilon": "1e-07"}, "complete", 5.0)
-    params = ("import tests.toy_tasks", "Saving.save_best = False")
+    params = ("import tests.toy_tasks", "Saving.save_best = False", "include 'gin/pink_noise.gin'")
     asked = RunRequest("Hopper-v5", "taac+decision_price=0.1", ("mine.gin",), params, ("batch_size=32", *trial.words()), "2e4")
     write_best(tmp_path / "best.gin", asked, trial, "taac sweep: 5 trials", "5, mean of final returns")
     found = load([str(tmp_path / "best.gin")])
@@ -466,6 +477,7 @@ def test_the_best_is_a_file_that_binds_what_the_trial_had(tmp_path, monkeypatch)
     assert found.bound("create_experiment.tuning") == "taac sweep: 5 trials" and found.bound("create_experiment.seed") is None
     assert found.bound("Learner.epsilon") == 1e-7 and found.bound("create_experiment.method") == "taac+decision_price=0.1"
     assert found.bound("TaacAlgorithm.decision_price") == 0.1
+    assert any(b.line == "create_collector.explorer = @ColoredNoise()" for b in found.bindings.values())
     assert found.macros["gamma"] == 0.97 and found.bound("Saving.save_best") is False and "tests.toy_tasks" in found.imports
     text = (tmp_path / "best.gin").read_text()
     assert "include 'gin/methods/taac.gin'" in text and f"include '{tmp_path / 'mine.gin'}'" in text

@@ -36,6 +36,8 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
 
 def test_no_buffer_of_full_length_is_made():
     check_buildable(RunRequest("Pendulum-v1", "sac", settings=("replay_length=1000000000000000",)), here=True)
+    longer = ("Trainer.segment_length=1001", "initial_collect_steps=1001", "num_env_steps=5000")
+    check_buildable(RunRequest("Pendulum-v1", "sac", settings=longer), here=True)
 
 
 @pytest.mark.parametrize("here", [True, False])

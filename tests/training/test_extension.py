@@ -282,6 +282,21 @@ def test_a_setting_of_an_optimizer_reaches_its_groups_and_leaves_the_rates_that_
     assert (group["betas"], group["weight_decay"], group["lr"]) == ((0.5, 0.75), 0.125, 0.25)
 
 
+@pytest.mark.parametrize(
+    "ctor, setting", [("None", "Learner.weight_decay = {'critic': 0.125}"), ("@Adam", "Adam.weight_decay = 0.125")]
+)
+def test_an_optimizer_without_weight_decay_takes_one(tmp_path, ctor, setting):
+    own = ("num_env_steps = 120", f"Learner.optimizer_ctor = {ctor}")
+    begun, folder = build(*SHORT, *own), RunFolder(tmp_path / "run")
+    folder.begin(configuration.operative_config(), {"seed": 0})
+    begun.train(folder, stop=lambda: begun.env_steps >= 80)
+    begun.close()
+    trainer, _ = resumed_with(folder.path, *own, setting)
+    trainer.close()
+    decay = [group["weight_decay"] for group in trainer.learner.optimizer.param_groups]
+    assert decay[trainer.learner.group_names.index("critic")] == 0.125
+
+
 def test_a_changed_setting_ends_what_a_hook_had_set_of_it_and_nothing_else(tmp_path):
     own = ("num_env_steps = 120", "Learner.max_grad_norm = 40.0", "create_agent.normalize_rewards = 'scale'")
     begun, folder = build(*SHORT, *own, method="sac"), RunFolder(tmp_path / "run")

@@ -35,7 +35,8 @@ def labelled(records: Sequence[Record], group_by: Sequence[str] = ()) -> tuple[l
     labels: dict[str, str] = {}  # by folder
     notes: list[str] = []
     methods = grouped([r for r in records if not failed_at_once(r)], lambda r: r.method)
-    for method, of in methods.items():
+    for method, runs in methods.items():
+        of = _of_one_version(runs)
         differing = _differing(of)
         if differing or wanted:
             labels.update(_labels(method, of, wanted, differing, {*methods, *labels.values()} - {method}))
@@ -44,6 +45,13 @@ def labelled(records: Sequence[Record], group_by: Sequence[str] = ()) -> tuple[l
             more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
             notes.append(f"runs of {method} have different settings, told apart as {', '.join(shown[:_NAMED])}{more}")
     return [r._replace(method=labels.get(r.folder, r.method)) for r in records], notes
+
+
+def _of_one_version(of: Sequence[Record]) -> list[Record]:
+    """Returns the runs without the settings that are None or False and that others, of earlier versions, lack."""
+    known = [set(r.settings) for r in of if r.settings]
+    everywhere = set.intersection(*known) if known else set[str]()
+    return [r._replace(settings={**in_use(r), **{n: r.settings[n] for n in everywhere & r.settings.keys()}}) for r in of]
 
 
 def _differing(of: Sequence[Record]) -> list[str]:

@@ -101,8 +101,9 @@ def verdicts(
         elif len(c.x) == 1:
             effect = hedges_g(c.x[0], c.y[0])
         runs = [(a.size, b.size) for a, b in zip(c.x, c.y)]
-        findable = _enough(c) and factor * permutations.smallest_p_value(runs, paired) <= level
         undecided = difference.verdict == "inconclusive"
+        # A joint test may find what these runs alone cannot.
+        findable = _enough(c) and (not undecided or factor * permutations.smallest_p_value(runs, paired) <= level)
         detectable = _detectable(c, base.spread, compares, level / family) if findable and undecided else None
         fewest = permutations.fewest_runs(paired, factor, len(c.x))
         alone = p if exact else base.p_value

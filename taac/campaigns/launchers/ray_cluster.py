@@ -130,7 +130,7 @@ def connected(address: str) -> Any:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:  # where nothing listens, Ray itself would keep trying for minutes
         if port.isdigit():
-            socket.create_connection((host, int(port)), timeout=10).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except OSError as error:
         raise TaacError(
             f"--ray_address {address}: there is no Ray cluster to connect to: {error}; start one with `ray start --head`, "
