@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -154,6 +155,21 @@ def test_no_cluster_is_told_at_once(tmp_path, address):
     code, _, err = compared(tmp_path / "R", "--launcher", "ray", "--ray_address", address)
     assert code == 1 and f"--ray_address {address}" in err and "ray start --head" in err
     assert not (tmp_path / "R").exists()
+
+
+def test_the_brackets_of_an_address_are_not_of_its_host(monkeypatch):
+    asked = []
+
+    def refuse(address, timeout):
+        asked.append(address)
+        raise ConnectionRefusedError("nobody listens")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    monkeypatch.setattr("socket.create_connection", refuse)
+    for address in ("[::1]:6379", "ray://[fd00::5]:10001"):
+        with pytest.raises(TaacError, match="nobody listens"):
+            ray_cluster.connected(address)
+    assert asked == [("::1", 6379), ("fd00::5", 10001)]
 
 
 def test_without_ray_it_is_said_how_to_get_it(tmp_path, monkeypatch):
