@@ -10,13 +10,14 @@ import gin
 import numpy as np
 import torch
 
+from taac import nest
 from taac.acting.metrics import Episode, EpisodeRecorder, Traces, summarize
 from taac.acting.multiply_adds import MultiplyAdds
 from taac.acting.random_numbers import EVALUATION, derived_seed, random_numbers_kept
 from taac.acting.rollout import Rollout
 from taac.algorithms.agent import Agent
 from taac.algorithms.algorithm import describe_failure
-from taac.data_structures import AlgStep, Nest, TimeStep
+from taac.data_structures import AlgStep, Nest, StepType, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError, refuse_below
 from taac.ops.schedules import Schedule, bounds, follow
@@ -24,7 +25,7 @@ from taac.pictures.video import EpisodeVideo
 from taac.runs.layout import EpisodeSummary
 from taac.runs.terminal import warn_user
 
-_LONG = 10_000  # steps without the end of any episode, after which a missing time limit is told or refused
+_LONG = 10_000  # steps of an episode after which a missing time limit is told or refused
 
 
 def evaluate(
@@ -67,6 +68,7 @@ def evaluate(
         traces = Traces(environment.num_envs, recorder.moves)
         rollout.reset(seed)
         steps, cost = 0, np.zeros(environment.num_envs)
+        lasted, told = np.zeros(environment.num_envs, np.int64), environment.max_episode_steps is not None
 
         def act(time_step: TimeStep, state: Nest) -> AlgStep:
             nonlocal cost
@@ -88,20 +90,22 @@ def evaluate(
                     f"{sum(shares)} of {num_episodes} episodes have not ended; set create_environment.max_episode_steps, "
                     "or raise Evaluator.max_evaluation_steps"
                 )
-            if steps == _LONG and not episodes and environment.max_episode_steps is None:
+            if not told and bool((lasted[np.array(shares) > 0] >= _LONG).any()):
                 about = (
-                    f"after {steps} steps of an evaluation in each of {environment.num_envs} environments '{environment.name}', "
-                    "which declare no time limit, no episode has ended"
+                    f"an episode of an evaluation has not ended after {_LONG} steps in '{environment.name}', which declares no "
+                    "time limit"
                 )
                 if refuse_endless:
                     raise TaacError(
                         f"{about}: bind create_environment.max_episode_steps, to more steps than an episode takes if it ends by "
                         "itself"
                     )
+                told = True
                 warn_user(
                     f"warning: {about}; it goes on to {max_steps} steps. create_environment.max_episode_steps sets a time limit"
                 )
             step = rollout.step(act)
+            lasted = np.where(nest.array(step.arrays.step_type) == StepType.LAST, 0, lasted + 1)
             if on_step is not None:
                 on_step(step.time_step, step.alg_step)
             ended = recorder.add(step.arrays, step.alg_step, step.raw_reward, step.duration, step.episode_info)

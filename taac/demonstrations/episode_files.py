@@ -63,6 +63,12 @@ def _check(where: str, episode: TimeStep, environment: VectorEnvironment) -> Non
             f"{where} has actions that take {longest} environment steps, but those of '{environment.name}' take "
             f"{high if low == high else f'{low} to {high}'}; record with the same create_environment.action_repeat"
         )
+    if bool((others := other_durations(episode, environment)).any()):
+        frame = int(others.nonzero()[0])
+        raise TaacError(
+            f"{where}, frame {frame}: the action takes {int(episode.duration[frame])} environment steps, and here its last "
+            "number says otherwise; record with the same create_environment.action_repeat"
+        )
     for (path, spec), (_, leaf) in zip(nest.flatten_with_path(_frame_specs(environment)), nest.flatten_with_path(episode)):
         if path != "step_type":
             _check_leaf(where, path, spec, leaf, environment)
@@ -82,6 +88,19 @@ def _check(where: str, episode: TimeStep, environment: VectorEnvironment) -> Non
             f"environment steps, expected {inside[frame]:g}: record with the same create_environment.action_repeat_gamma and "
             "action_repeat_plain_sum, with which the rewards of a repeat were added up"
         )
+
+
+def other_durations(step: TimeStep, environment: VectorEnvironment) -> torch.Tensor:
+    """Returns where an action lasted longer or shorter than its last number says here, `[...]` bool; see `DurationCoordinate`.
+
+    The end of an episode may cut it short.
+    """
+    if not environment.duration_coordinate:
+        return torch.zeros_like(step.duration, dtype=torch.bool)
+    most = environment.durations[1]
+    part = most * (step.prev_action[..., -1].double() + 1) / 2
+    least, greatest = ((1 + (part + error).floor()).clamp(1, most) for error in (-ROUNDING, ROUNDING))
+    return (step.duration > greatest) | ((step.duration < least) & ~step.is_first() & ~step.is_last())
 
 
 def _check_leaf(where: str, path: str, spec: TensorSpec, leaf: torch.Tensor, environment: VectorEnvironment) -> None:

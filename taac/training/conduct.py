@@ -33,7 +33,8 @@ _OF_LOOP = (
     "Saving.save_best", "Reporter.monitor", "Reporter.loggers",
 )  # fmt: skip
 _SHOWN = ("Reporter.loggers", "Reporter.monitor")  # what they name may come and go with its settings
-_IN_CHECKPOINTS = ("initial_value", "matmul", "pretraining_updates")  # parameters that only a new run reads
+# Parameters that only a new run reads, or by which stored frames were made.
+_IN_CHECKPOINTS = ("initial_value", "matmul", "pretraining_updates", "slow_steps")
 
 Bar = Callable[[int, int], AbstractContextManager[Progress]]  # called with the steps of the whole run and those taken
 
@@ -216,6 +217,12 @@ def _check_changes(trainer: Trainer, folder: RunFolder, operative: str) -> None:
         raise TaacError(
             "--resume_with: decision_price is where the price that target_decision_rate learns began, and nothing would change: "
             "give another target_decision_rate"
+        )
+    td_loss = getattr(trainer.agent.algorithm, "td_loss", None)
+    if td_loss is not None and 0 < td_loss.repeat_gamma < 1 and any(name.endswith("Loss.gamma") for name in found):
+        raise TaacError(
+            "--resume_with: gamma cannot change where actions are repeated: their rewards are stored as sums, discounted by the "
+            "one before; nothing was changed"
         )
     if not trainer.parallel.alone:
         raise TaacError("--resume_with is for runs of one process: several ranks could not agree on what has changed")

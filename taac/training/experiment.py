@@ -254,6 +254,12 @@ def create_experiment(
         opened.callback(evaluation_environment.close)
         evaluation_environment.name += " (evaluation)"  # for error messages
         evaluation_environment.load_state_dict(environment.state_dict())  # they may draw their spaces
+        if (parts := evaluation_environment.reward_dim) != environment.reward_dim:
+            of = ["a number" if dim is None else f"a vector of {dim}" for dim in (parts, environment.reward_dim)]
+            raise TaacError(
+                f"create_environment.evaluation_wrappers: the reward of evaluations is {of[0]}, that of training {of[1]}; name "
+                "the wrappers that make it in both"
+            )
         intervals = Intervals()
         ratio = functools.partial(UpdateRatio, environment.num_envs * ranks.count, intervals.num_env_steps)
         update_ratio = ratio(initial_collect_steps=0) if offline else ratio()

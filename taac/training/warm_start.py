@@ -11,7 +11,7 @@ from torch import nn
 from taac import nest
 from taac.algorithms.agent import Agent
 from taac.data_structures import LAST, TimeStep
-from taac.demonstrations.episode_files import ROUNDING
+from taac.demonstrations.episode_files import ROUNDING, other_durations
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError, nearest
 from taac.learning.learner import Learner
@@ -130,11 +130,12 @@ def _load_frames(ring: ReplayBuffer | None, environment: VectorEnvironment, foun
     longest = int(stored.duration.max()) if ring.size else 0  # 0 at FIRST
     inside = environment.repeat_gamma ** (stored.duration.double() - 1.0).clamp(min=0.0)
     wrong = (stored.discount != 0) & ((stored.discount - inside).abs() > ROUNDING)
+    wrong |= other_durations(stored, environment)
     if longest > high or 0 < longest < low or bool(wrong.any()):
         raise TaacError(
             f"{found.path}:{REPLAY} cannot be taken: its actions take up to {longest} environment steps, and those here {low} to "
-            f"{high}, or the rewards of a repeat were added up otherwise (create_environment.action_repeat_gamma, "
-            "action_repeat_plain_sum)"
+            f"{high}, or their last numbers mean other durations here, or the rewards of a repeat were added up otherwise "
+            "(create_environment.action_repeat_gamma, action_repeat_plain_sum)"
         )
     return (nest.index(stored, frame % ring.length) for frame in range(ring.oldest, ring.added))
 

@@ -119,23 +119,29 @@ def noise(seed: int, epsilon: float = 0.5) -> list[tuple]:
     return facts(evaluate(agent(1), environment, 6, seed, epsilon))
 
 
-@pytest.mark.parametrize("ends", [False, True])
-def test_episodes_that_do_not_end_are_told_early_and_then_refused(monkeypatch, capsys, ends):
-    """Before any episode has ended, a missing time limit is told once; after one has ended, nothing is."""
+@pytest.mark.parametrize("scripts", [(("99n",),), (("3t", "99n"),), (("3t", "3t"), ("99n",)), (("99n",), ("99n",))])
+def test_episodes_that_do_not_end_are_told_once_and_then_refused(monkeypatch, capsys, scripts):
+    """Whether or not others have ended."""
     monkeypatch.setattr(evaluation, "_LONG", 6)
-    scripts = (("3t", "9n") if ends else ("9n",),)
-    with pytest.raises(TaacError, match=r"after 8 steps in each of 1 .* [12] of 2 episodes have not ended; set create_env"):
-        evaluate(agent(), counters(*scripts), 2, seed=0, max_steps=8)
+    with pytest.raises(TaacError, match=r"after 20 steps in each of . .* [12] of 2 episodes have not ended; set create_env"):
+        evaluate(agent(), counters(*scripts), 2, seed=0, max_steps=20)
     told = capsys.readouterr().err
-    assert told.count("after 6 steps of an evaluation in each of 1 environments") == (0 if ends else 1)
-    assert ("create_environment.max_episode_steps" in told) != ends
+    assert told.count("an episode of an evaluation has not ended after 6 steps") == 1
+    assert "create_environment.max_episode_steps" in told
+
+
+@pytest.mark.parametrize("scripts", [(("5t", "5t"),), (("5t", "99n"), ("5t", "99n"))])
+def test_episodes_that_are_short_enough_or_not_needed_are_not_told_of(monkeypatch, capsys, scripts):
+    monkeypatch.setattr(evaluation, "_LONG", 6)
+    assert len(evaluate(agent(), counters(*scripts), 2, seed=0, max_steps=20)) == 2
+    assert capsys.readouterr().err == ""
 
 
 def test_the_first_evaluation_of_a_run_refuses_episodes_that_seem_not_to_end(monkeypatch):
     """Nothing is lost yet. A later one, of an agent that has learnt to survive, goes on."""
     monkeypatch.setattr(evaluation, "_LONG", 6)
     evaluator = evaluation.Evaluator(agent(), counters(("9n",)), 0, evaluation_episodes=1, max_evaluation_steps=8)
-    with pytest.raises(TaacError, match=r"after 6 steps .* no time limit, no episode has ended: bind create_environment\.max"):
+    with pytest.raises(TaacError, match=r"after 6 steps .* no time limit: bind create_environment\.max"):
         evaluator.run(0)
     with pytest.raises(TaacError, match="after 8 steps"):
         evaluator.run(10)

@@ -20,6 +20,7 @@ from taac.data_structures import AlgStep, TimeStep
 from taac.demonstrations import episode_files
 from taac.demonstrations.episode_files import EpisodeWriter, read
 from taac.environments.create import create_environment
+from taac.environments.durations import DurationCoordinate
 from taac.errors import TaacError
 from tests.environments.toys import env_id
 
@@ -231,8 +232,9 @@ def test_masks_that_allow_nothing_are_refused_where_the_episode_continues():
         ((), torch.int64, 2), ((3,), torch.bool, 1)
     ))  # fmt: skip
     environment = SimpleNamespace(
-        durations=(1, 1), reward_dim=None, repeat_gamma=1.0, observation_spec={"action_mask": mask}, action_spec=choice
-    )
+        durations=(1, 1), duration_coordinate=False, reward_dim=None, repeat_gamma=1.0, observation_spec={"action_mask": mask},
+        action_spec=choice,
+    )  # fmt: skip
 
     def check(last, discount=1.0):
         kinds, first = torch.tensor([0, 2], dtype=torch.uint8), [True] * 3
@@ -373,6 +375,15 @@ def test_durations_that_are_chosen_need_not_all_occur(tmp_path, choice):
     writer.save()
     episodes = read(str(tmp_path / "e.npz"), environment)
     assert len(episodes) >= 1 and max(int(episode.duration.max()) for episode in episodes) == choice + 1
+
+
+def test_durations_as_actions_of_another_longest_are_refused(tmp_path):
+    """Their last numbers would mean other durations. An action that the end of an episode cuts short is no such one."""
+    two, four = (create_environment(POINT, action_repeat=n, action_repeat_chosen=DurationCoordinate) for n in (2, 4))
+    writer = record(tmp_path / "e.npz", two, 90)
+    assert len(read(str(tmp_path / "e.npz"), two)) == writer.num_episodes > 1
+    with pytest.raises(TaacError, match=r"frame \d+: the action takes [12] environment steps, and here its last number says oth"):
+        read(str(tmp_path / "e.npz"), four)
 
 
 # Minari ---------------------------------------------------------------------------------------------------------------

@@ -212,6 +212,13 @@ def test_wrappers_of_evaluations_that_change_a_space_are_refused():
         build("create_environment.evaluation_wrappers = (@ActionDelay,)", "ActionDelay.observe_pending = True")
 
 
+def test_wrappers_of_evaluations_that_change_the_reward_are_refused():
+    """Critics of saved agents, which are made with the wrappers of evaluations, would not fit."""
+    split = ("create_environment.wrappers = (@SplitReward,)", "SplitReward.keys = ('reward_forward', 'reward_ctrl')")
+    with pytest.raises(TaacError, match="the reward of evaluations is a number, that of training a vector of 2; name"):
+        build("create_environment.env_name = 'HalfCheetah-v5'", *split, "create_environment.evaluation_wrappers = ()")
+
+
 def test_what_is_pending_of_a_delay_shorter_than_the_longest():
     env = ActionDelay(Counting(), (0, 2), observe_pending=True)
     for seed in range(20):

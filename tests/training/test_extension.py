@@ -225,6 +225,24 @@ def test_a_run_goes_on_with_other_settings_as_if_they_had_been_set_there(tmp_pat
     assert note.startswith("it went on with other settings at 80 environment steps: Learner.learning_rate = 0.01, before 0.0001;")
 
 
+@pytest.mark.parametrize(
+    "method, own, change, why",
+    [
+        ("tla", (), "TlaAlgorithm.slow_steps = 5", r"TlaAlgorithm\.slow_steps = 5, not \d"),
+        ("sac", ("create_environment.action_repeat = 2", "create_environment.action_repeat_gamma = 0.99"), "gamma = 0.9", ""),
+    ],
+)
+def test_what_stored_frames_were_made_by_cannot_change(tmp_path, method, own, change, why):
+    own = ("num_env_steps = 120", *own)
+    folder = RunFolder(tmp_path / "run")
+    begun = build(*SHORT, *own, method=method)
+    folder.begin(configuration.operative_config(), {"seed": 0})
+    begun.train(folder, stop=lambda: begun.env_steps >= 80)
+    begun.close()
+    with pytest.raises(TaacError, match=rf"--resume_with.*{why}.* nothing was changed"):
+        resumed_with(folder.path, *own, change, method=method)
+
+
 def test_the_same_change_made_twice_is_told_twice(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.begin("x = 1", {})

@@ -153,6 +153,15 @@ def test_frames_of_repeated_actions(tmp_path):
         started(f"{folder}:replay", more=(*repeats, "create_environment.action_repeat_plain_sum = True"))
 
 
+def test_frames_of_durations_as_actions(tmp_path):
+    """The last number of an action says how long it is held: of other durations if the longest is another."""
+    durations = ("create_environment.action_repeat_chosen = @DurationCoordinate", "num_env_steps = 700")
+    run(tmp_path / "a", *SHORT, *durations, "create_environment.action_repeat = 2")
+    started(f"{tmp_path / 'a'}:replay", more=(*durations, "create_environment.action_repeat = 2"))
+    with pytest.raises(TaacError, match="their last numbers mean other durations here"):
+        started(f"{tmp_path / 'a'}:replay", more=(*durations, "create_environment.action_repeat = 4"))
+
+
 @pytest.mark.parametrize("part, tensor", [("", "last.weight"), (".hidden", "hidden.0.weight")])
 def test_targets_start_as_copies_unless_they_are_named_too(source, part, tensor):
     """Of the critics, or of a part of them, which goes to the same part of their slow copy."""
