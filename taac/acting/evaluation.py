@@ -105,7 +105,7 @@ def evaluate(
                     f"warning: {about}; it goes on to {max_steps} steps. create_environment.max_episode_steps sets a time limit"
                 )
             step = rollout.step(act)
-            lasted = np.where(nest.array(step.arrays.step_type) == StepType.LAST, 0, lasted + 1)
+            lasted = np.where(nest.array(step.arrays.step_type) == StepType.LAST, 0, lasted + step.duration)
             if on_step is not None:
                 on_step(step.time_step, step.alg_step)
             ended = recorder.add(step.arrays, step.alg_step, step.raw_reward, step.duration, step.episode_info)

@@ -113,7 +113,9 @@ def compare(
     places = [named(e) for e in (several if isinstance(several, Sequence) else [several])]
     own: dict[str, tuple[str, ...]] = {}  # settings of each environment
     for place in places:
-        if place.make is not None or place.name is None:
+        if place.name is None:
+            raise TaacError("environments are missing: give ids, such as 'Pendulum-v1', or classes or functions of a module")
+        if place.make is not None:
             raise TaacError(
                 f"the environment {place.name} is known to this program only, and each run of a comparison has a process of its "
                 "own: put it in a module and give 'module:Class'"

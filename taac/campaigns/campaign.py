@@ -168,8 +168,8 @@ def _place(folder: str | Path) -> tuple[str, ...]:
 class View:
     """Shows progress on standard error: one line that is updated in place on a terminal, or elsewhere a line at each change.
 
-    A failed run is reported at once, on a line that stays. Where nobody can read it any more, as when `tee` or the terminal has
-    gone, the runs go on.
+    Prints each failed run once, on standard output. Where nobody can read it any more, as when `tee` or the terminal has gone,
+    the runs go on.
     """
 
     def __init__(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import signal
 import sys
@@ -13,16 +12,14 @@ from absl import flags as absl_flags
 
 from taac.commands import flags
 from taac.errors import TaacError
-from taac.runs import files, history, layout, terminal
+from taac.runs import layout
 
 if TYPE_CHECKING:
     from taac.campaigns.comparison import Comparison
     from taac.campaigns.launchers import Launcher
     from taac.campaigns.launchers.slurm import SlurmArray
-    from taac.campaigns.run import Run
     from taac.configuration import RunRequest
 
-MOST_TOLD = 10  # extensions of runs that are told
 SLURM = {"partition": "string", "time": "string", "mem": "string", "cpus": "integer", "gres": "string"}
 
 
@@ -73,7 +70,6 @@ def run() -> None:
     comparison, array = read(common)
     runs = comparison.plan(root_dir, common, given.extend)
     check_folders(runs)
-    tell_extended(runs)
     check_new(runs, here=given.launcher == "local")
     for note in note_on_seeds(len(comparison.methods), len(comparison.seeds)):
         print(note, file=sys.stderr)
@@ -123,15 +119,3 @@ def read(common: RunRequest) -> tuple[Comparison, SlurmArray]:
     array = configuration.build(lambda: SlurmArray(**resources))
     comparison.check(bound, common)
     return comparison, array
-
-
-def tell_extended(runs: list[Run]) -> None:
-    """Says which runs were begun with fewer environment steps."""
-    told = []
-    for run in runs:
-        with contextlib.suppress(OSError, files.Damaged):
-            told += [f"note: {run.name}: {entry}" for entry in history.describe_changes(layout.read_run(run.folder))]
-    for line in told[:MOST_TOLD]:
-        print(terminal.printable(line), file=sys.stderr)
-    if len(told) > MOST_TOLD:
-        print(f"note: {len(told) - MOST_TOLD} more extensions; taac report tells all", file=sys.stderr)

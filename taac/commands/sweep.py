@@ -118,6 +118,8 @@ def check(sweep: Sweep, request: RunRequest, new: bool) -> tuple[int, int]:
     Builds a `new` sweep's experiment with each choice and with both ends of each range, too.
     """
     from taac.checking.trial import check_buildable
+    from taac.configuration import values
+    from taac.training.update_ratio import Intervals
 
     built = set()
     first = [f"{d.name}={d.ends()[0]}" for d in sweep.dimensions]
@@ -133,7 +135,8 @@ def check(sweep: Sweep, request: RunRequest, new: bool) -> tuple[int, int]:
                 own = re.compile(rf"--\w+: (?:[\w./]+\.)?{re.escape(dimension.name.rpartition('.')[2])} = ")
                 if idle := [line for line in loaded.without_effect() if own.match(line)]:
                     raise TaacError(f"--search {dimension.name} would compare equal trials: {idle[0]}")
-    steps, interval = loaded.bound("Intervals.num_env_steps"), loaded.bound("Intervals.evaluation_interval", 2_500)
+    by_default = values.default(Intervals, "evaluation_interval")
+    steps, interval = loaded.bound("Intervals.num_env_steps"), loaded.bound("Intervals.evaluation_interval", by_default)
     fixed = ("num_env_steps", "evaluation_interval")
     if not isinstance(steps, int) or any(d.name.removeprefix("Intervals.") in fixed for d in sweep.dimensions):
         raise TaacError(f"all trials must have the same environment steps and evaluations: do not search {' or '.join(fixed)}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from taac.configuration import reading, shipped
+from taac.configuration import gin_state, reading, shipped
 from taac.configuration.binding import ALGORITHM, OF_COMPARE, Binding
 from taac.configuration.config import Config
 from taac.configuration.plain_words import Setting
@@ -143,7 +143,9 @@ def load_named(
     name = name or next((Path(file).stem for file in reversed(gin_files) if Path(file).parent.name == "methods"), None)
     if name is None or (bound is not None and (_is_given(bound, [] if "+" in name else gin_files) or bound.value == name)):
         return loaded
-    return reading.load(gin_files, gin_params, settings=[*settings, Setting("--method", f"create_experiment.method={name!r}")])
+    loaded.bindings[_METHOD] = Binding(*_METHOD, name, "--method")
+    gin_state.override({"create_experiment.method": name})
+    return loaded
 
 
 def _is_given(binding: Binding, gin_files: Sequence[str]) -> bool:
@@ -180,6 +182,8 @@ def note(task: str) -> str:
 
 def _parts(method: str) -> list[str]:
     """Returns what stands before and after each "+" of a method's name. One inside of a value, such as 1e+2, ends nothing."""
+    if Path(method).is_file():  # of a name with a plus
+        return [method]
     return re.split(r"\+(?=[A-Za-z_][\w.]*(?:[+=]|$)|[A-Za-z_][\w./]*=)", method)
 
 

@@ -99,8 +99,7 @@ class Ranks:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Ends when all ranks have ended it. If it fails in one, it fails in all.
-        """
+        """Ends when all ranks have ended it. If it fails in one, it fails in all."""
         failure: Exception | None = None
         try:
             yield

@@ -36,7 +36,7 @@ class Channel(Protocol):
     """A collector of its own, which answers every message by one reply, in order; see `worker.Answers`."""
 
     def send(self, message: bytes) -> None:
-        """Sends a message, without waiting until the collector reads it. Raises `Lost` if the collector is gone."""
+        """Sends a message, without waiting until the collector reads it, even if the collector is gone."""
 
     def receive(self, timeout: float | None) -> bytes:
         """Returns the next reply. Raises `Lost` if the collector is gone, or sends none within `timeout` seconds (None: ever)."""
@@ -169,11 +169,7 @@ class CollectorPool:
         for remote in remotes:
             if remote.informed not in messages:
                 messages[remote.informed] = message(not remote.informed)
-            try:
-                remote.send(messages[remote.informed])
-            except Lost as why:
-                remote.pending.append(self._replaced(remote, why))
-                continue
+            remote.send(messages[remote.informed])
             remote.asked, remote.informed = remote.asked + 1, True
 
     def take(self, remote: Remote) -> worker.Frame:

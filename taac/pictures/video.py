@@ -194,9 +194,8 @@ class VideoFile:
 class EpisodeVideo:
     """Records the first episode of an evaluation as a small GIF with an overlay.
 
-    It stores at most `MOST` frames, at most `SIDE` pixels high and wide without the overlay, which doubles a
-    frame that is narrower than `SIDE`. For a long episode it stores
-    every second, fourth... frame and displays each for correspondingly longer.
+    It stores at most `MOST` frames, shrunk to at most `SIDE` pixels high and wide; below the overlay narrow ones are enlarged
+    again. Of a long episode it stores every second, fourth... frame and displays each for correspondingly longer.
     """
 
     MOST, SIDE = 200, 240

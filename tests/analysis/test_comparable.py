@@ -110,8 +110,6 @@ def test_what_reaches_an_environment_is_compared(tmp_path, common, binding):
     [
         (WRAPPED, "MyWrapper.scale = 0.5\n", ""),  # the other does not say: as of earlier versions
         (WRAPPED, "SacAlgorithm.scale = 0.5\n", "SacAlgorithm.scale = 5.0\n"),
-        (WRAPPED, "other/MyWrapper.scale = 0.5\n", "other/MyWrapper.scale = 5.0\n"),  # called nowhere here
-        ("create_environment.wrappers = (@mine.MyWrapper,)\n", "its.MyWrapper.scale = 1\n", "its.MyWrapper.scale = 2\n"),
         (WRAPPED, "create_environment.action_repeat = 1\n", "create_environment.action_repeat = 3\n"),  # as of sac_nrep
     ],
 )

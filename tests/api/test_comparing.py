@@ -65,7 +65,7 @@ def test_objects_are_compared_by_name_with_their_arguments(tmp_path, capsys):
     "arguments, message",
     [
         ({"environments": Counter()}, "python/Counter is known to this program only.*'module:Class'"),
-        ({"environments": []}, "tasks is missing"),
+        ({"environments": []}, "tasks is missing"), ({"environments": None}, "environments are missing: give ids"),
         ({"methods": []}, "methods is missing"),
         ({"methods": ["sac", 1]}, r"methods must be names, such as \['sac', 'taac'\], or .gin files, got \['sac', 1\]"),
         ({"methods": ["sac", "tac"]}, "there is no method 'tac'"),

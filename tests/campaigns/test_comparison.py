@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -15,7 +14,6 @@ from taac.campaigns.comparison import Comparison
 from taac.campaigns.launchers.slurm import SlurmArray
 from taac.campaigns.run import ATTEMPT, Run
 from taac.checking.trial import check_buildable
-from taac.commands import compare as commands_compare
 from taac.configuration import RunRequest
 from taac.configuration.binding import OF_COMPARE
 from taac.errors import TaacError
@@ -261,17 +259,6 @@ def test_runs_of_fewer_steps_are_extended_when_asked(tmp_path, operative):
     assert begun.finished()
     (again, _) = planned(tmp_path, ["gamma = 0.9", "num_env_steps = 500"], extend=True)
     assert again.steps is None and "--extend" not in again.command and again.finished()
-
-
-def test_compare_tells_which_runs_were_extended(tmp_path, capsys):
-    run, other = planned(tmp_path, [])
-    run.folder.mkdir(parents=True)
-    entry = {"from": 200, "to": 400, "env_steps": 200, "time": "today"}
-    (run.folder / "run.json").write_text(json.dumps({"extended": [entry] * 12}))
-    commands_compare.tell_extended([run, other])
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == f"note: {run.name}: it was extended from 200 to 400 environment steps when it stood at 200 (today)"
-    assert len(lines) == 11 and lines[-1] == "note: 2 more extensions; taac report tells all"
 
 
 def test_the_name_of_a_method_is_no_setting(tmp_path, operative):

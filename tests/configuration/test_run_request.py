@@ -393,6 +393,13 @@ def test_a_part_that_would_replace_the_tasks_or_another_is_refused(task, method,
     RunRequest(task, method, gin_params=(instead,)).load()
 
 
+def test_a_file_of_ones_own_may_have_a_plus_in_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine+new.gin").write_text("include 'gin/methods/sac.gin'\n")
+    asked = RunRequest("Pendulum-v1", "mine+new.gin")
+    assert asked.files()[-1] == "mine+new.gin" and asked.load().bound("create_experiment.method") == "mine+new"
+
+
 def test_a_plus_inside_of_a_value_ends_nothing():
     request = RunRequest("Pendulum-v1", "sac+learning_rate=1e+2+caps+load_from=runs/taac+her/seed_0:actor")
     assert request.method_name == request.method

@@ -38,7 +38,7 @@ noted = []  # folders that were noted as the user's own
 def conducted(folder, extend=False, keep=stops, begin=stops, tell=lambda text: None, asked="x", change=False, **more):
     """Until the stand-in is asked for what it does not have."""
     trainer = SimpleNamespace(
-        begin=begin, learner=SimpleNamespace(keep=keep), ranks=SimpleNamespace(first=True, count=1), forget_replay=False,
+        begin=begin, learner=SimpleNamespace(keep=keep), ranks=SimpleNamespace(first=True, count=1),
         parallel=SimpleNamespace(leading=contextlib.nullcontext, alone=True),
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:

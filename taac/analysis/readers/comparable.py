@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import NamedTuple
 
 from taac.analysis.readers.run_records import NO_EVALUATION, Record, value_of
 from taac.errors import TaacError
@@ -14,14 +13,13 @@ from taac.errors import TaacError
 _NO_MATTER = ("tensorboard", "gin-config")
 _ENV_NAME = "create_environment.env_name"
 _USING = ("create_environment.wrappers", "create_environment.env_kwargs", "create_environment.evaluation_wrappers")
-_REFERENCE = re.compile(r"@((?:[\w.]+/)*)([\w.]+)|%([\w./]+)")  # scopes and name of a configurable, or a macro
-_CLASS = re.compile(r"([\w.]+):(\w+)")
+_REFERENCE = re.compile(r"@(?:[\w./]*[./])?(\w+)|%([\w./]+)")  # the name of a configurable, or a macro
+_CLASS = re.compile(r"[\w.]+:(\w+)")
 _ENVIRONMENT = tuple(f"create_environment.{n}" for n in ("engine", "env_kwargs", "max_episode_steps", "wrappers"))
 _EVALUATION = (
     "Intervals.evaluation_interval", "Evaluator.evaluation_episodes", "Evaluator.evaluation_epsilon",
     "create_environment.evaluation_wrappers",
 )  # fmt: skip
-_MOST_USED = 100  # configurables of an environment; a stranger's settings may name more than can be looked for
 _LONGEST = 200  # the most characters of a value in a message
 _NAMED = 8  # the most runs named in a message
 
@@ -131,56 +129,22 @@ def named(records: Sequence[Record]) -> str:
     return f"{shown} and {len(records) - _NAMED} more" if len(records) > _NAMED else shown
 
 
-class _Used(NamedTuple):
-    """A configurable that an environment uses."""
-
-    selector: tuple[str, ...]  # modules and name
-    scopes: tuple[str, ...] | None  # in which it is called; None for any
-
-    def has(self, binding: str) -> bool:
-        """Returns whether a binding is of it.
-
-        gin writes as many modules as tell it from others; outer scopes hold inside, too.
-        """
-        scope, _, parameter = binding.rpartition("/")
-        selector, scopes = tuple(parameter.split(".")[:-1]), tuple(scope.split("/")) if scope else ()
-        same = min(len(selector), len(self.selector))
-        inside = self.scopes is None or self.scopes[: len(scopes)] == scopes
-        return inside and same > 0 and selector[-same:] == self.selector[-same:]
-
-
 def reaching_environment(settings: Mapping[str, str]) -> set[str]:
     """Returns the names of the bindings that reach an environment beside those of `create_environment`.
 
-    They are those of every configurable that `wrappers`, `evaluation_wrappers` or `env_kwargs` refer to, in its scope and those
-    around it; of the class or function in `env_name = 'module:Class'`, in any scope; of what these bindings refer to in turn; and
-    the macros inside of their values. An environment that is registered under an id is not traced to its class.
+    They are those of every configurable, in any scope, that `wrappers`, `evaluation_wrappers` or `env_kwargs` refer to; of the
+    class or function in `env_name = 'module:Class'`; of what these bindings refer to in turn; and the macros inside of their
+    values. An environment that is registered under an id is not traced to its class.
     """
-    found, seen = set[str](), set[_Used]()
-    waiting = [used for name in _USING for used in _used(settings, settings.get(name, ""), (), found)]
-    if of_class := _CLASS.fullmatch(str(value_of(settings.get(_ENV_NAME, "")))):
-        waiting.append(_Used((*of_class[1].split("."), of_class[2]), None))
-    while waiting and len(seen) < _MOST_USED:
-        used = waiting.pop()
-        if used not in seen:
-            seen.add(used)
-            for name in filter(used.has, settings):
-                found.add(name)
-                waiting += _used(settings, settings[name], used.scopes or (), found)
-    return found
-
-
-def _used(settings: Mapping[str, str], text: str, scopes: tuple[str, ...], macros: set[str]) -> list[_Used]:
-    """Returns the configurables that a value refers to, also through macros, which are added to `macros`.
-
-    A reference without a scope is called in `scopes`.
-    """
-    found, texts = [], [text]
+    of = defaultdict[str, list[str]](list)  # bindings by the name of their configurable; a macro by "%" and its own
+    for binding in settings:
+        owner = binding.rpartition(".")[0]
+        of[re.split(r"[./]", owner)[-1] if owner else f"%{binding}"].append(binding)
+    of_class = _CLASS.fullmatch(str(value_of(settings.get(_ENV_NAME, ""))))
+    found, texts = set[str](), [f"@{of_class[1]}" if of_class else "", *(settings.get(name, "") for name in _USING)]
     while texts:
-        for scope, name, macro in _REFERENCE.findall(texts.pop()):
-            if name:
-                found.append(_Used(tuple(name.split(".")), tuple(scope.split("/")[:-1]) if scope else scopes))
-            elif macro in settings and macro not in macros:
-                macros.add(macro)
-                texts.append(settings[macro])
+        for name, macro in _REFERENCE.findall(texts.pop()):
+            for binding in of.pop(name or f"%{macro}", ()):
+                found.add(binding)
+                texts.append(settings[binding])
     return found
