@@ -12,7 +12,7 @@ import torch.nn as nn
 
 from taac.acting import evaluation
 from taac.acting.evaluation import evaluate
-from taac.acting.metrics import Episode
+from taac.acting.metrics import Episode, high_frequency
 from taac.algorithms.agent import Agent
 from taac.algorithms.algorithm import Algorithm
 from taac.data_structures import AlgStep, Nest, StepType, TimeStep
@@ -227,3 +227,17 @@ def test_trainings_random_numbers_are_left_as_they_were_after_an_error():
     with pytest.raises(TaacError, match="on purpose"):
         evaluate(Agent(Failing(2)), counters(("2t",)), 1, 0)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_motion_is_of_actions_as_long_as_they_are_held():
+    """Of 3, 3 and 1 steps: the end of the episode cuts the last one short."""
+
+    class Scripted(EpsilonAlgorithm):
+        def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
+            step = super().predict_step(time_step, state)
+            return step._replace(output=torch.full((1, 2), (0.0, 1.0, -1.0, 0.0)[int(state[0])]))
+
+    environment = create_environment(env_id("Counter"), 1, env_kwargs={"scripts": (("7t",),)}, action_repeat=3)
+    (episode,) = evaluate(Agent(Scripted(2)), environment, 1, seed=0)
+    moved = np.array([[0.0, 0.0]] * 3 + [[1.0, 1.0]] * 3 + [[-1.0, -1.0]])
+    assert episode.length == 7 and episode.high_frequency == pytest.approx(high_frequency(moved))

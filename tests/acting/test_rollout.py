@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 import torch.nn as nn
@@ -175,3 +179,37 @@ def test_resetting_rows_where_first():
     assert reset["a"].tolist() == [1, 8, 9] and reset["a"].dtype == torch.int64
     assert reset["b"][0].tolist() == [[[-1, -1], [-1, -1]], [[4, 5], [6, 7]], [[8, 9], [10, 11]]]
     assert reset["b"][1] == () and state["a"].tolist() == [7, 8, 9]
+
+
+class Told(gymnasium.Env):
+    """An episode of as many steps as it is asked for, whose last info tells them."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    lengths = itertools.cycle((2, 3))
+
+    def __init__(self):
+        self.length = next(self.lengths)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.zeros(1, np.float32), 0.0, self.t == self.length, False, {"told": float(self.length)}
+
+
+def test_the_info_of_an_episode_is_that_of_its_last_frame():
+    """Also of one that ends a step after the episode beside it."""
+    environment = create_environment(f"{__name__}:Told", 2, info=("told",), max_episode_steps=9)
+    random = SimpleNamespace(initial_state=lambda n: (), device=torch.device("cpu"))
+    rollout, seen = Rollout(environment, random), [[], []]
+    rollout.reset(0)
+    for _ in range(24):
+        step = rollout.step(lambda time_step, state: AlgStep(torch.zeros(2, 1), (), (), torch.ones(2, dtype=torch.bool)))
+        for i in np.flatnonzero(np.asarray(step.arrays.step_type) == LAST):
+            seen[i].append(float(step.episode_info[i, 0]))
+    environment.close()
+    assert sorted({*map(tuple, seen)}) == [(2.0,) * 8, (3.0,) * 6]

@@ -263,6 +263,29 @@ def test_chunks_that_terminated_by_chance_are_those_that_did_not(best_of):
         assert value[part].mean().item() == pytest.approx(0.5, abs=0.03)
 
 
+def test_prefix_critics_without_prefix_targets_learn_the_whole_chunk():
+    critics = PrefixCritics(3 + 7, action_sizes=[2, 4, 1], hidden_layers=(8,))
+    prediction, target = torch.randn(2, 4, 5, 3), torch.randn(4, 5)
+    expected = sum((whole - target) ** 2 for whole in prediction[..., -1])
+    torch.testing.assert_close(critics.loss(prediction, target), expected)
+
+
+def test_actions_after_the_end_of_an_episode_are_not_cloned():
+    algorithm, cut = sac(), segment([MID, LAST, FIRST, MID])
+    mean, _ = algorithm.actor(algorithm.actor_features(cut.time_step.observation[0]))
+    expected = (torch.tanh(mean)[0, :2] - cut.time_step.prev_action[1, 0]).square().sum()
+    assert algorithm.cloning_loss(cut)[0].item() == pytest.approx(expected.item())
+
+
+def test_the_rest_of_a_chunk_is_chosen_by_critics_that_see_their_own_encoder():
+    algorithm = sac(best_of=5, encoder_ctor=Signed)
+    algorithm.target_encoder.sign.data.fill_(-1.0)
+    seen, best, observation = [], algorithm._best, torch.randn(4, 3)
+    algorithm._best = lambda critics, features, samples: seen.append(features) or best(critics, features, samples)
+    algorithm._proposed(observation, torch.zeros(4, 6), torch.zeros(4, 6, dtype=torch.bool))
+    assert torch.equal(seen[0], observation)
+
+
 def test_of_a_cut_window_the_actions_that_were_taken_are_imitated():
     """By their likelihood, and by cloning."""
     algorithm, cut = sac(best_of=4), segment([MID, MID, LAST, FIRST])
@@ -671,6 +694,13 @@ def test_rests_are_replaced_by_what_is_proposed_where_the_action_was_taken():
     expected = algorithm.trajectory.with_rest(nest.index(tau_prev, slice(1, None)), proposal)
     for new, stored, part in zip(found, tau_prev, expected):
         assert torch.equal(new[[1, 2, 3, 5]], part[[0, 1, 2, 4]]) and torch.equal(new[[0, 4]], stored[[0, 4]])
+
+
+def test_rests_are_replaced_with_one_step_returns_too():
+    algorithm = taac(other_rests=1.0, td_loss=OneStepTDLoss(GAMMA))
+    time_step, (tau_prev, b) = rolled_out(algorithm, [FIRST, MID, MID, MID])
+    found, switch = algorithm._other_rests(time_step, algorithm.encode(time_step.observation)[1], tau_prev, b)
+    assert switch[1:].all() and not torch.equal(found.rest, tau_prev.rest)
 
 
 class Unstopped(BaseTDLoss):

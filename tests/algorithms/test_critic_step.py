@@ -243,3 +243,14 @@ def test_weights_and_scales_keep_their_norms():
                 torch.testing.assert_close(norm, torch.full_like(norm, part.scale.shape[-1] ** 0.5))
     assert len(projections(algorithm.critics)) == 1 + 1 + 2 * 4 + 1 + 1  # input, embedding, blocks, RMSNorm, head
     trainer.close()
+
+
+def test_targets_have_the_running_statistics_of_their_networks():
+    """Which TD3's target actor and TLA's gate use."""
+    trainer = with_backbone("td3", "flash_small")
+    learn_until(trainer, 6)
+    trainer.agent.algorithm.after_update(6)
+    pairs = trainer.agent.algorithm.target_networks()
+    trainer.close()
+    buffers = [(slow, buffer) for target, network in pairs for slow, buffer in zip(target.buffers(), network.buffers())]
+    assert buffers and all(torch.equal(slow, buffer) for slow, buffer in buffers)

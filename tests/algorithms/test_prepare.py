@@ -79,3 +79,10 @@ def test_agents_that_share_a_policy_have_returns_each_of_its_own():
     trained(trainer, 2)
     assert trainer.agent.reward_normalizer.returns.shape == (2 * trainer.agent.agents.count,)
     assert trainer.agent.reward_normalizer.count > 100
+
+
+def test_the_scale_of_rewards_discounts_inside_repeats_as_the_environment_does():
+    repeats = ("create_environment.action_repeat = 3", "create_environment.action_repeat_gamma = 0.9", "gamma = 0.9")
+    trainer = build(*repeats, "create_agent.normalize_rewards = 'scale'", method="sac_nrep")
+    trainer.close()
+    assert trainer.agent.reward_normalizer.repeat_gamma == trainer.environment.repeat_gamma == 0.9

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from taac.algorithms import MixedSacAlgorithm, OneStepTDLoss, SacAlgorithm, Temperature
+from taac.algorithms import MixedSacAlgorithm, OneStepTDLoss, SacAlgorithm, TDLoss, Temperature
 from taac.data_structures import Experience
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble
@@ -367,3 +367,18 @@ def test_other_actions_and_a_mask_of_valid_choices_are_refused():
     spec = {"x": VECTOR_SPEC, "action_mask": bounded((CHOICES,), 0, 1, torch.bool)}
     with pytest.raises(TaacError, match=r"MixedSacAlgorithm does not support masks, .* 'action_mask'"):
         MixedSacAlgorithm(spec, SPEC)
+
+
+def test_a_return_pays_for_the_decisions_that_it_passes():
+    options = {"td_loss": TDLoss(0.9), "entropy_in_target": False, **reference.networks()}
+    free, priced = (
+        reference.scrambled(MixedSacAlgorithm(VECTOR_SPEC, SPEC, decision_price=price, **options)) for price in (0.0, 0.3)
+    )
+    priced.load_state_dict(free.state_dict(), strict=False)
+    experience, found = Experience(replayed_mixed()[0], ()), []
+    for algorithm in (free, priced):
+        torch.manual_seed(0)
+        info = algorithm.train_step(experience)
+        found.append(algorithm.targets(experience, info))
+    torch.testing.assert_close(info.bonus[1:], torch.full_like(info.bonus[1:], -0.3), rtol=1e-5, atol=0)
+    assert ((found[0] - found[1]) > 0.31).any()

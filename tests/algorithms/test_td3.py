@@ -16,6 +16,7 @@ from taac.learning.learner import Learner
 from taac.networks import DeterministicActorNetwork
 from tests.algorithms import reference
 from tests.algorithms.reference import ACTION_SPEC, BATCH, COST, IMAGE_SPEC, IS_LAST, NUM_ACTIONS, STEPS, VECTOR_SPEC
+from tests.training.runs import build
 
 TD3 = {"num_critics": 2, "spec": VECTOR_SPEC, "reward_weights": None, "gamma": 0.875, "dqda_clipping": None}
 
@@ -148,3 +149,11 @@ def test_a_delayed_policy_moves_once_in_so_many_updates_and_critics_in_each(make
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(TaacError, match=message):
         td3(**settings)
+
+
+def test_segments_that_begin_at_the_end_of_an_episode_are_drawn_anew():
+    trainer = build("create_environment.max_episode_steps = 3", "Trainer.segment_length = 2", method="td3")
+    while trainer.env_steps < 100:
+        trainer.collect()
+    trainer.close()
+    assert not trainer.replay_buffer.sample(200, 2).time_step.is_last()[0].any()

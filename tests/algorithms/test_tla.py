@@ -516,3 +516,19 @@ def test_bad_settings_are_refused(settings, message):
 
 def test_the_shortest_segment_holds_a_whole_window():
     assert tla(slow_steps=4).min_segment_length == 9
+
+
+# --- Vector rewards ---------------------------------------------------------------------------------------------------
+
+
+def test_parts_of_a_reward_share_the_price_of_jerk_and_of_an_open_window():
+    """So that their weighted sum pays it once."""
+    priced, free = (tla(gate_epsilon=1.0, jerk_price=0.3, decision_price=price, **COST) for price in (0.5, 0.0))
+    experience = batch_of(priced, reward_dim=3)
+    (fast, slow, opened), (_, unpriced, _) = priced.transitions(experience), free.transitions(experience)
+    distance = (experience.time_step.prev_action[1] - experience.rollout_info.slow_action[0]).abs().mean(-1)
+    jerk = priced.weighted(experience.time_step.reward[1] - fast.time_step.reward[1])
+    torch.testing.assert_close(jerk, 0.3 * distance)
+    assert opened.any() and not opened.all()
+    paid = priced.weighted(unpriced.time_step.reward[1] - slow.time_step.reward[1])
+    torch.testing.assert_close(paid, 0.5 * K * opened.double())

@@ -15,6 +15,7 @@ import torch
 from taac.data_structures import StepType
 from taac.environments import single
 from taac.environments.create import create_environment
+from taac.environments.delays import ActionDelay
 from taac.environments.single import StepRecorder
 from taac.errors import TaacError
 from tests.environments import toys
@@ -299,3 +300,20 @@ class Warns(gymnasium.Env):
 def test_a_warning_of_the_environments_own_says_nothing_of_rendering():
     with pytest.raises(UserWarning, match="of its own"):
         create_environment(f"{__name__}:Warns")
+
+
+class Charges(gymnasium.Wrapper):
+    """The reward is minus the action that it was given."""
+
+    def step(self, action):
+        observation, _, *rest = self.env.step(action)
+        return observation, -float(action[0]), *rest
+
+
+def test_conditions_of_evaluations_are_outside_of_the_wrappers_of_the_run():
+    late = functools.partial(ActionDelay, steps=2)
+    environment = create_environment(
+        env_id("Counter"), env_kwargs={"scripts": (("9n",),)}, wrappers=(Charges,), outer_wrappers=(late,)
+    )
+    environment.reset(0)
+    assert [float(environment.step(torch.ones(1, 2)).reward) for _ in range(3)] == [0.0, 0.0, -1.0]

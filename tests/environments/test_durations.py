@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 
 from taac.acting.evaluation import evaluate
+from taac.acting.metrics import high_frequency
 from taac.data_structures import AlgStep, StepType
 from taac.environments.create import create_environment
 from taac.environments.durations import DurationCoordinate
@@ -178,6 +179,8 @@ def test_what_is_reported_counts_environment_steps_and_no_price():
     assert episode.repeated == 4 == episode.same  # the duration is no part of the motion
     # Of 0 0 .5 .5 .5 -.5 -.5 the second differences are .5 -.5 0 -1 1.
     assert episode.jerk == pytest.approx((0.25 + 0.25 + 0 + 1 + 1) / 5)
+    moved = np.array([[0.0, 0.0]] * 2 + [[0.5, 0.5]] * 3 + [[-0.5, -0.5]] * 2)
+    assert episode.high_frequency == pytest.approx(high_frequency(moved))
 
 
 @pytest.mark.parametrize("method", ["td3", "taac", "taac_l", "temporl", "sac_ntd", "sac_recurrent", "sac_value"])

@@ -259,6 +259,9 @@ def test_sampled_pictures_are_shifted_each_frame_by_a_number_of_its_own():
     side = SideLosses(trainer.agent, Cloning(weight=1.0), demonstrations)
     shown = side.demonstrated(32, 2).time_step.observation
     assert not torch.equal(shown, picture) and not torch.equal(shown[0], shown[1])
+    own = SimpleNamespace(needs_demonstrations=False)  # a signal with batches of its own
+    frames, _ = side._new_frames(own, 32, 2, SimpleNamespace(sample=lambda *_: batch))
+    assert not torch.equal(frames.observation, picture)
     trainer.close()
 
 

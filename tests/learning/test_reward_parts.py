@@ -15,6 +15,7 @@ from taac.data_structures import Experience
 from taac.errors import TaacError
 from taac.learning.guard import GrowthWatch
 from taac.networks import CriticEnsemble
+from taac.ops.schedules import LinearSchedule
 from taac.runs import checkpoint
 from tests.algorithms.reference import ACTION_SPEC, IS_FIRST, VECTOR_SPEC, networks, replayed
 from tests.algorithms.taac_reference import TAAC, experience_of
@@ -53,6 +54,24 @@ def updated(trainer, scale):
 def assert_same(first, second):
     for one, other in zip(nest.flatten(first), nest.flatten(second), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+# Scheduled weights -----------------------------------------------------------------------------------------------------
+
+
+def test_the_least_value_follows_a_weight_that_becomes_negative():
+    algorithm = SacAlgorithm(VECTOR_SPEC, ACTION_SPEC, reward_dim=2, reward_weights=(1.0, LinearSchedule(1.0, -1.0, updates=2)))
+    q = torch.tensor([[3.0, 5.0], [4.0, 6.0]])
+    assert algorithm.least(q).tolist() == [3.0, 5.0]
+    algorithm.scheduled[0].set(-1.0)
+    assert algorithm.least(q).tolist() == [3.0, 6.0]
+
+
+def test_a_schedule_after_a_part_of_weight_0_moves_its_own_weight():
+    weights = (0.0, LinearSchedule(1.0, 3.0, updates=2), 5.0)
+    algorithm = SacAlgorithm(VECTOR_SPEC, ACTION_SPEC, reward_dim=3, reward_weights=weights)
+    algorithm.scheduled[0].set(3.0)
+    assert algorithm.weights.tolist() == [3.0, 5.0]
 
 
 # A part of weight 0 ---------------------------------------------------------------------------------------------------

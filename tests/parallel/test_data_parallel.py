@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from taac.acting.random_numbers import RandomNumbers
 from taac.commands.main import main
 from taac.errors import DivergedError, EnvironmentFailed, Interrupted, NotFiniteError, TaacError
 from taac.machine.ranks import Ranks
+from taac.parallel.data_parallel import DataParallel
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from taac.training.conduct import conduct
@@ -448,3 +450,34 @@ def test_torchrun_trains_and_goes_on_after_a_rank_was_killed(whole, tmp_path, mo
     found = RunFolder(tmp_path / "run").checkpoints.newest().part("agent")
     for name, tensor in whole[1][0]["state"].items():
         assert torch.equal(found[name], tensor), name
+
+
+# Shares and sums -------------------------------------------------------------------------------------------------------
+
+
+def test_each_rank_draws_its_share_of_a_batch(monkeypatch):
+    (trainer, _), seen = build(pretended(0, 2)), []
+    monkeypatch.setattr(trainer.learner, "learn_from", lambda replay, size, *rest: seen.append(size))
+    monkeypatch.setattr(trainer.update_ratio, "filling", lambda steps: False)
+    monkeypatch.setattr(trainer.update_ratio, "updates_earned", lambda steps: 1)
+    trainer.learn()
+    trainer.close()
+    assert seen == [4]  # of a batch_size of 8
+
+
+def test_counts_and_transitions_are_summed_over_ranks():
+    ranks, ratio = pretended(0, 2), SimpleNamespace(transitions=4)
+    collector = SimpleNamespace(env_steps=10, decisions=5, episodes=1)
+    ranks.exchange = lambda failure, own: ([2 * number for number in own], None)
+    agent = SimpleNamespace(merge_observations=lambda ranks: None)
+    both = DataParallel(ranks, SimpleNamespace(agent=agent), collector, ratio, None)
+    with both.collecting():
+        collector.env_steps, collector.decisions, collector.episodes, ratio.transitions = 17, 9, 2, 7
+    assert (collector.env_steps, collector.decisions, collector.episodes, ratio.transitions) == (24, 13, 3, 10)
+
+
+def test_the_first_rank_reports_the_episodes_of_all():
+    ranks, collector = pretended(0, 2), SimpleNamespace(pop_episodes=lambda: (["its own"], []), ended=[])
+    ranks.gather = lambda own: [own, (["of the second"], [])]
+    DataParallel(ranks, SimpleNamespace(agent=None), collector, None, None).gather_episodes()
+    assert collector.ended == ["its own", "of the second"]

@@ -340,3 +340,10 @@ def test_nothing_is_left_at_work_however_the_learner_ends(tmp_path):
     assert all(gone(family) for family in families)
     found = RunFolder(tmp_path / "stopped").checkpoints.newest().part("collector")
     assert len(found["running"]["collectors"]) == 2 and found["num_restarts"] == 0
+
+
+def test_how_often_a_collector_was_replaced_is_saved():
+    """Its seed follows from that, with which its running episodes are repeated."""
+    again = Remote(0)
+    again.load_state_dict(Remote(0, generation=3).state_dict({}), (), (), 2)
+    assert again.generation == 3

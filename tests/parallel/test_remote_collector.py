@@ -152,11 +152,10 @@ def test_episodes_that_end_are_those_of_the_columns_that_end():
     assert (learners_own.env_steps, learners_own.decisions, learners_own.num_restarts) == (5, 4, 1)
 
 
-def test_an_episode_that_had_ended_when_its_collector_was_cut_off_is_that_of_its_column():
-    """The first of its two environments was at LAST when the second failed; the cut makes both LAST."""
+def given(frame, kinds):
+    """The learner's own side, at a row of step types, whose one collector sends a frame; and what it stores and adds."""
     learners_own, stored, added = RemoteCollector.__new__(RemoteCollector), [], []
-    row = TimeStep(torch.tensor([LAST, MID]), *(torch.zeros(2) for _ in TimeStep._fields[1:]))
-    frame = Frame([], [], True, 0, 0, 0, 0, ["ended"], 1)
+    row = TimeStep(torch.tensor(kinds), *(torch.zeros(2) for _ in TimeStep._fields[1:]))
     for name, value in {"env_steps": 0, "decisions": 0, "num_restarts": 0, "_share": 2, "_staleness": [], "frames_ahead": 1,
                         "_learner": SimpleNamespace(num_updates=0), "_add_ended": added.append, "_begin": lambda: None,
                         "_row": lambda: row, "_info": lambda infos: (), "_order": lambda ahead: None,
@@ -164,8 +163,21 @@ def test_an_episode_that_had_ended_when_its_collector_was_cut_off_is_that_of_its
                         "pool": SimpleNamespace(remotes=[Remote(0)], take=lambda remote: frame),
                         "_replay": SimpleNamespace(add=stored.append)}.items():  # fmt: skip
         setattr(learners_own, name, value)
+    return learners_own, stored, added
+
+
+def test_an_episode_that_had_ended_when_its_collector_was_cut_off_is_that_of_its_column():
+    """The first of its two environments was at LAST when the second failed; the cut makes both LAST."""
+    learners_own, stored, added = given(Frame([], [], True, 0, 0, 0, 0, ["ended"], 1), [LAST, MID])
     assert learners_own.step() == 0
     assert stored[0].time_step.step_type.tolist() == [LAST, LAST] and added == [[(0, "ended")]]
+
+
+def test_a_collectors_transitions_are_not_its_environment_steps():
+    """Of an action that is repeated three times, for the clock of updates."""
+    frame = Frame([], [], False, 0, env_steps=6, transitions=2, decisions=2, ended=[], restarts=0)
+    learners_own, *_ = given(frame, [MID, MID])
+    assert learners_own.step() == 2 and learners_own.env_steps == 6
 
 
 def test_an_order_moves_schedules_and_the_explorers_numbers():

@@ -12,6 +12,7 @@ from taac.errors import TaacError
 from taac.machine.compiled import CompiledFunction
 from taac.playing.saved_agent import load_saved
 from taac.runs.run_folder import RunFolder
+from taac.training.attributes import set_strengths
 from tests.training.runs import assert_resumes_exactly, build, recorded, trained
 
 SHORT = ("num_env_steps = 330", "evaluation_interval = 330", "evaluation_episodes = 1", "checkpoint_interval = 1000",
@@ -253,3 +254,11 @@ def test_the_weight_of_cloning(tmp_path):
     with pytest.raises(TaacError, match=r"Cloning\.weight follows a schedule"):
         falling.attributes.set("cloning_weight", 0.5)
     falling.close()
+
+
+def test_strengths_that_were_set_are_of_signals_after_the_parts_of_the_task():
+    two = "create_environment.env_name = 'tests.toy_tasks:taac-test/TwoRewards-v0'"
+    trainer = build(two, "create_agent.reward_signals = (@ICM, @RND)", *SHORT)
+    trainer.close()
+    set_strengths(trainer.agent, {"strength/icm": 50.0})
+    assert trainer.agent.algorithm.weights.tolist() == [1.0, 1.0, 50.0, pytest.approx(0.1)]

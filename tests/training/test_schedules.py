@@ -9,6 +9,7 @@ from taac import configuration
 from taac.analysis.readers import events
 from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule, PiecewiseSchedule, Schedules
+from taac.playing.saved_agent import load_saved
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from tests.training.runs import assert_resumes_exactly, assert_same_parameters, build, curves, run
@@ -326,3 +327,10 @@ FALLING = linear("any", 1.0, 0.0, "env_steps = 100")
 def test_refused(method, params, words):
     with pytest.raises(TaacError, match=words):
         build(*params, method=method)
+
+
+def test_a_saved_agent_acts_by_the_weights_of_the_moment_it_was_saved(tmp_path):
+    run(tmp_path / "a", *STRENGTHS, "num_env_steps = 400", "evaluation_episodes = 1")  # 100 updates
+    saved = load_saved(tmp_path / "a", trusted=True)
+    saved.environment.close()
+    assert saved.agent.algorithm.weights.tolist() == pytest.approx([400 / 500, 2.0 - 2.5 * 100 / 150])

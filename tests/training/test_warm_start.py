@@ -140,6 +140,28 @@ def test_rewards_of_frames_count_for_the_scale_of_rewards(source):
     assert none == 0 and found == len(returns) and mean == pytest.approx(sum(returns) / found, rel=1e-5)
 
 
+def test_frames_of_a_ring_that_has_wrapped_are_taken_over_in_their_order(tmp_path):
+    """The newest becomes the LAST of its episode, and statistics of rewards follow episodes from the oldest frame on."""
+    small = ("replay_length = 200", "create_agent.normalize_rewards = 'scale'")
+    source = run(tmp_path / "a", *SHORT, *small)
+    taken = build(*SHORT, *small, f"create_experiment.load_from = '{tmp_path / 'a'}:replay'", "create_experiment.seed = 7")
+    taken.begin()
+    taken.close()
+    after = taken.agent.state_dict()
+    ring, held = taken.replay_buffer, source.replay_buffer
+    order = [frame % ring.length for frame in range(ring.oldest, ring.added)]
+    assert order[0] != 0 and ring.size == 200
+    kinds, before = (buffer.stored().time_step.step_type[order, 0].tolist() for buffer in (ring, held))
+    assert kinds[-1] == LAST and kinds[:-1] == before[:-1]
+    count = mean = total = 0.0
+    for kind, reward in zip(kinds, ring.stored().time_step.reward[order, 0].tolist()):
+        total = 0.0 if kind == FIRST else 0.99 * total + reward
+        if kind != FIRST:
+            count, mean = count + 1, mean + total
+    assert after["reward_normalizer.count"] == count
+    assert after["reward_normalizer.mean"].item() == pytest.approx(mean / count, rel=1e-5)
+
+
 def test_frames_of_repeated_actions(tmp_path):
     """They fit repeats of the same kind alone; and statistics of rewards that are taken over have counted them."""
     repeats = ("num_envs = 2", "create_environment.action_repeat = 2", "create_agent.normalize_rewards = 'scale'")
