@@ -472,14 +472,18 @@ class Constant(RewardSignal):
 
     name = "alive"
 
-    def __init__(self, observation_spec, action_spec, strength=0.5):
-        super().__init__(strength, 0.9, normalize=False)
+    def __init__(self, observation_spec, action_spec, strength=0.5, update_period=1):
+        super().__init__(strength, 0.9, update_period=update_period, normalize=False)
 
     def reward(self, time_step):
         return torch.ones_like(time_step.reward[1:]).reshape(*time_step.step_type[1:].shape, -1)[..., 0]
 
-def test_a_reward_signal():
-    trainer = trained("taac", "create_agent.reward_signals = (@Constant,)", "gamma = 0.5")
+@pytest.mark.parametrize("period", [1, 0.5])
+def test_a_reward_signal(period):
+    """Without a model, however often it would learn."""
+    trainer = trained(
+        "taac", "create_agent.reward_signals = (@Constant,)", "gamma = 0.5", f"Constant.update_period = {period}"
+    )
     algorithm = trainer.agent.algorithm
     assert algorithm.reward_weights == (1.0, 0.5) and algorithm.td_loss.gamma.tolist() == pytest.approx([0.5, 0.9])
     assert trainer.learner.summary()["signal/alive_reward"] == pytest.approx(1.0)

@@ -130,11 +130,20 @@ def test_episodes_that_do_not_end_are_told_once_and_then_refused(monkeypatch, ca
     assert "create_environment.max_episode_steps" in told
 
 
-@pytest.mark.parametrize("scripts", [(("5t", "5t"),), (("5t", "99n"), ("5t", "99n"))])
-def test_episodes_that_are_short_enough_or_not_needed_are_not_told_of(monkeypatch, capsys, scripts):
+@pytest.mark.parametrize("scripts, episodes", [((("5t", "5t"),), 2), ((("5t", "5t"), ("2t", "99n")), 3)])
+def test_episodes_that_are_short_enough_or_not_needed_are_not_told_of(monkeypatch, capsys, scripts, episodes):
+    """The endless one begins after the only episode that its environment contributes."""
     monkeypatch.setattr(evaluation, "_LONG", 6)
-    assert len(evaluate(agent(), counters(*scripts), 2, seed=0, max_steps=20)) == 2
+    assert len(evaluate(agent(), counters(*scripts), episodes, seed=0, max_steps=20)) == episodes
     assert capsys.readouterr().err == ""
+
+
+def test_steps_of_repeated_actions_count_for_the_missing_limit(monkeypatch, capsys):
+    monkeypatch.setattr(evaluation, "_LONG", 6)
+    environment = create_environment(env_id("Counter"), 1, env_kwargs={"scripts": (("99n",),)}, action_repeat=3)
+    with pytest.raises(TaacError, match="after 4 steps"):
+        evaluate(agent(), environment, 1, seed=0, max_steps=4)
+    assert "has not ended after 6 steps" in capsys.readouterr().err
 
 
 def test_the_first_evaluation_of_a_run_refuses_episodes_that_seem_not_to_end(monkeypatch):

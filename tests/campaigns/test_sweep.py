@@ -341,14 +341,19 @@ def test_trials_that_fail_or_diverge_end_and_the_sweep_goes_on(tmp_path):
         swept(tmp_path / "hopeless", lambda run: Outcome(1))
 
 
-def test_the_last_evaluations_of_a_run_that_diverges_can_prune_it(tmp_path):
-    def some(run):
-        if run.method == "trial 5":
-            make_run(run.folder, returns=(-1.0,), steps=(50,), budget=STEPS, seed=run.seed, status="diverged")
-            return Outcome(1)
-        return (1.0, 1.0)
+class DivergingLater(Stub):
+    """Trial 5 writes an evaluation after it was looked at for the last time, and diverges."""
 
-    record, _ = swept(tmp_path, some, trials=6)
+    def ended(self):
+        over = super().ended()
+        for run in (run for run, _ in over if run.method == "trial 5"):
+            make_run(run.folder, returns=(-1.0,), steps=(50,), budget=STEPS, seed=run.seed, status="diverged")
+        return over
+
+
+def test_the_last_evaluations_of_a_run_that_diverges_can_prune_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.Stub", DivergingLater)
+    record, _ = swept(tmp_path, lambda run: Outcome(1) if run.method == "trial 5" else (1.0, 1.0), trials=6)
     assert record.trials[5].state == "pruned" and record.trials[5].reports == ((50, -1.0),)
 
 
