@@ -163,16 +163,20 @@ def test_the_noise_of_two_states_is_correlated_by_their_angle(monkeypatch):
     torch.testing.assert_close(covariance(torch.stack(found)), unit @ unit.T, rtol=0, atol=0.02)
 
 
-def test_gsde_is_a_random_linear_function_of_the_last_hidden_layer():
+@pytest.mark.parametrize("normalized", [False, True])
+def test_gsde_is_a_random_linear_function_of_the_last_hidden_layer(normalized):
     """Deviations by a slow sum over h_j; the action is `tanh(mean + (sigma W) h)`, with W the noise's matrix."""
-    params = ["create_collector.explorer = @StateDependentNoise()", "ActorNetwork.gsde_log_std = -1.0"]
+    params = ["create_collector.explorer = @StateDependentNoise()", "ActorNetwork.gsde_log_std = -1.0",
+              f"create_agent.normalize_observations = {normalized}"]  # fmt: skip
     trainer = build(*SHORT, "num_envs = 3", *params, method="sac")
+    for _ in range(20):
+        trainer.collector.step()
     agent, rollout, actor = trainer.agent, trainer.collector.rollout, trainer.agent.algorithm.actor
     assert actor.noise_log_std.shape == (8, 1) and actor.head.out_features == 1
     with torch.no_grad():
         actor.noise_log_std.uniform_(-2.0, 0.5)
         eps, state = trainer.collector.explorer.draw(agent, rollout.time_step, trainer.collector.explorer.initial_state(agent, 3))
-        step = agent.rollout_step(rollout.time_step, rollout.state, eps)
+        step = agent.algorithm.rollout_step(agent._seen(rollout.time_step), rollout.state, eps)
         features = agent.algorithm.actor_features(agent._seen(rollout.time_step).observation)
         mean, log_std = actor(features)
         hidden, sigma = actor.hidden(features).double(), actor.noise_log_std.double().exp()
@@ -360,3 +364,19 @@ def test_acting_is_one_program(traced_only):
     torch.testing.assert_close(
         plain.collector.rollout.time_step.observation, compiled.collector.rollout.time_step.observation, rtol=1e-4, atol=1e-4
     )
+
+
+def test_features_of_agents_that_share_a_policy_are_their_own():
+    params = [f"create_environment.env_name = '{TEAM}'", "create_agent.shared_policy = True", "num_envs = 2",
+              "create_collector.explorer = @StateDependentNoise()"]  # fmt: skip
+    trainer = build(*SHORT, *params, method="sac")
+    agent, time_step = trainer.agent, trainer.collector.rollout.time_step
+    with torch.inference_mode():
+        basis = agent.noise_basis(time_step)  # [B, N, J, 1]
+        features = agent.algorithm.actor_features(agent._seen(agent.agents.fold(time_step, 0)).observation)
+    trainer.close()
+    count = agent.agents.count
+    for b in range(2):
+        for n in range(count):
+            torch.testing.assert_close(basis[b, n, : features.shape[1], 0], features[b * count + n])
+    assert len({tuple(row.tolist()) for row in features}) == 2 * count

@@ -86,3 +86,10 @@ def test_the_scale_of_rewards_discounts_inside_repeats_as_the_environment_does()
     trainer = build(*repeats, "create_agent.normalize_rewards = 'scale'", method="sac_nrep")
     trainer.close()
     assert trainer.agent.reward_normalizer.repeat_gamma == trainer.environment.repeat_gamma == 0.9
+
+
+def test_the_scale_of_rewards_has_the_longest_horizon_of_their_parts():
+    two = "create_environment.env_name = 'taac-test/TwoRewards-v0'"
+    trainer = build(two, "gamma = (0.5, 0.9)", "create_agent.normalize_rewards = 'scale'", method="sac")
+    trainer.close()
+    assert trainer.agent.reward_normalizer.gamma == pytest.approx(0.9)

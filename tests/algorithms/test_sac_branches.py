@@ -200,6 +200,8 @@ def test_branches_are_drawn_each_from_its_own_distribution():
     independent = ((drawn[:, 0] == 1).double().mean() * (drawn[:, 1] == 2).double().mean()).item()
     assert together == pytest.approx(independent, abs=4 * 0.5 / math.sqrt(count))
     assert algorithm.predict_step(acting(3), ()).output.tolist() == [[1, 2, 2]] * 3
+    other = (algorithm.predict_step(acting(count), (), 0.5).output != torch.tensor([1, 2, 2])).double()  # than the mode
+    assert torch.corrcoef(other.T).triu(1).abs().max() < 5 / math.sqrt(count), "each branch explores for itself"
 
 
 def test_what_a_masked_branch_holds_is_as_if_it_were_not_there():

@@ -95,6 +95,8 @@ def test_no_verdict_is_made_between_environments_of_other_wrappers(tmp_path):
         ("", "create_environment.max_episode_steps = {}"),
         ("", "create_environment.engine = {}"),
         ("", "Evaluator.evaluation_epsilon = {}"),
+        ("", "Evaluator.evaluation_episodes = {}"),
+        ("", "Intervals.evaluation_interval = {}"),
         ("create_environment.evaluation_wrappers = (@late/Delay,)\n", "late/Delay.steps = {}"),
         ("create_environment.env_name = 'my.envs:Arm'\n", "envs.Arm.mass = {}"),
         ("create_environment.env_name = 'my.envs:Arm'\n", "a/my.envs.Arm.mass = {}"),
@@ -103,6 +105,12 @@ def test_no_verdict_is_made_between_environments_of_other_wrappers(tmp_path):
 def test_what_reaches_an_environment_is_compared(tmp_path, common, binding):
     (told,) = mixtures(tmp_path, common, f"{binding.format(0.5)}\n", f"{binding.format(5.0)}\n")
     assert told == f"{binding.partition(' ')[0]} on Hopper-v5: 0.5 in 3 run(s), but 3 has 5.0"
+
+
+@pytest.mark.parametrize("name, one, other", [("env_kwargs", "{'g': 0.5}", "{'g': 5.0}"), ("wrappers", "(@A,)", "(@B,)")])
+def test_arguments_and_wrappers_of_an_environment_are_compared(tmp_path, name, one, other):
+    (told,) = mixtures(tmp_path, "", *(f"create_environment.{name} = {text}\n" for text in (one, other)))
+    assert told == f"create_environment.{name} on Hopper-v5: {one} in 3 run(s), but 3 has {other}"
 
 
 @pytest.mark.parametrize(

@@ -438,3 +438,19 @@ def test_the_detectable_shift_is_found_in_four_of_five_studies():
         shift = detectable_shift(df, level)
         t = (shift + rng.normal(size=200_000)) / np.sqrt(rng.chisquare(df, 200_000) / df)
         assert (np.abs(t) > student_quantile(1 - level, df)).mean() == pytest.approx(0.8, abs=0.005)
+
+
+def test_pairs_are_partners_over_tasks_too():
+    """Luck that partners share hides the difference from a test that exchanges any two runs."""
+    rng = np.random.default_rng(0)
+    y = [100 * rng.normal(size=6) for _ in range(2)]
+    c = Comparison([of + 1 + 0.1 * rng.normal(size=6) for of in y], y, "mean")
+    assert permutation_p_value(c, paired=True) < 0.01 < 0.5 < permutation_p_value(c)
+    assert verdicts([c], paired=True)[0].difference.verdict == "better"
+
+
+def test_pairs_are_partners_where_a_run_diverged():
+    y = np.array([DIVERGED, 1, 3, 5, 7, 9, 11, 13])
+    x = np.array([0.5, 2, 6, 6.5, 9.5, 10, 14, 15])  # each above its partner
+    v = one(x, y, paired=True)
+    assert v.compares == RANKS and v.difference.method.startswith("paired") and v.p_value < 0.01 < one(x, y).p_value

@@ -133,6 +133,15 @@ def test_exploring_repetition_is_that_of_the_summaries_since_the_evaluation_befo
     assert exploring["fraction_repeated"]["mean"]["estimate"] == pytest.approx(0.4 + 0.05)  # all since the beginning
 
 
+def test_summaries_of_an_evaluation_that_came_late_count(tmp_path):
+    """At 1002 in place of 1000, because actions last several steps."""
+    late, interval = [step + 2 for step in STEPS], "Intervals.evaluation_interval = 100\n"
+    folder = make_run(tmp_path / "run", steps=late, extra_gin=interval)
+    summarize(folder, {"rollout/fraction_repeated": {802: 0.2, 902: 0.2, 1002: 0.8, 1003: 1.0}})
+    of = method_of(make_report(tmp_path, Options()), "Hopper-v5", "sac")["repetition_exploring"]
+    assert of["fraction_repeated"]["mean"]["estimate"] == pytest.approx(0.4)
+
+
 def test_planted_differences_are_found_and_planted_nulls_are_not(comparison):
     pairs = comparison["pairs"]
     assert [(p["task"], p["x"], p["y"]) for p in pairs] == [
@@ -765,6 +774,8 @@ def test_markdown_tables_hold_the_numbers_of_json(written):
     block = content["over_tasks"]
     for measure, rows in zip(("final", "area"), found[10:12], strict=True):
         assert rows[1:] == [[m["method"], "0", show(m["rank"]), *map(show, m[measure].values())] for m in block["methods"]]
+    for name, rows in zip(("pairs", "area_pairs"), found[12:14], strict=True):
+        assert [row[:4] for row in rows[1:]] == [[p["x"], p["y"], p["verdict"], show(p["difference"])] for p in block[name]]
     assert [row[:3] for row in found[14][1:]] == [
         [task, f"{y0:g}", f"{y1:g}"] for task, (y0, y1) in sorted(SCALES.items())
     ]
@@ -790,6 +801,24 @@ def test_csv_holds_the_numbers_of_json(written):
         row = by_key["pair", p["task"], p["x"], p["y"], "difference of final", "mean"]
         assert float(row["estimate"]) == p["difference"]["estimate"] and row["verdict"] == p["verdict"]
         assert float(row["p_adjusted"]) == p["p_adjusted"]
+    for measure, name in (("final", "pairs"), ("area", "area_pairs")):
+        for block, held, statistic in (("pair", content, "mean"), ("pair over tasks", content["over_tasks"], "iqm")):
+            for p in held[name]:
+                row = by_key[block, p.get("task", ""), p["x"], p["y"], f"difference of {measure}", statistic]
+                assert float(row["estimate"]) == p["difference"]["estimate"]
+    for m in content["over_tasks"]["methods"]:
+        for measure in ("final", "area"):
+            for statistic, found in m[measure].items():
+                row = by_key["over tasks", "", m["method"], "", measure, statistic]
+                assert float(row["estimate"]) == found["estimate"]
+
+
+def test_verdicts_over_tasks_are_of_their_own_measure(comparison):
+    block = comparison["over_tasks"]
+    for measure, name in (("final", "pairs"), ("area", "area_pairs")):
+        iqm = {m["method"]: m[measure]["iqm"]["estimate"] for m in block["methods"]}
+        found = [p["difference"]["estimate"] for p in block[name]]
+        assert found == pytest.approx([iqm[p["x"]] - iqm[p["y"]] for p in block[name]], abs=1e-12)
 
 
 @pytest.mark.slow

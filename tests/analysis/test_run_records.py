@@ -213,3 +213,8 @@ def test_folders_without_runs(tmp_path):
         run_records.find(tmp_path)
     with pytest.raises(TaacError, match="is no folder"):
         run_records.find(tmp_path / "nothing")
+
+
+def test_the_update_ratio_counts_steps_of_all_environments_and_of_the_whole_unroll(tmp_path):
+    make_run(tmp_path / "run", updates_per_iteration=3, extra_gin="UpdateRatio.unroll_length = 4\n")
+    assert only(tmp_path).update_ratio == 3 / (4 * 2)

@@ -234,3 +234,22 @@ def test_a_step_before_the_first_is_refused(tmp_path):
     make_run(tmp_path / "run")
     with pytest.raises(TaacError, match="--at_step must be 1 or more, got 0"):
         make_report(tmp_path, Options(at_step=0))
+
+
+def test_a_task_on_which_all_diverged_is_compared_at_its_budget(tmp_path):
+    """Not where the first of them did, at which the others had not."""
+    for seed, count in enumerate((3, 6, 8)):
+        folder = make_run(tmp_path / str(seed), "a", "Mine-v0", seed, RISING[:count], STEPS[:count])
+        told(folder, STEPS[count - 1] + 50, "diverged")
+    (task,) = make_report(tmp_path, Options())["tasks"]
+    assert task["step"] == 1000 and (task["methods"][0]["runs"], task["methods"][0]["diverged"]) == (3, 3)
+
+
+def test_the_last_evaluation_is_due_at_the_budget(tmp_path):
+    """Which is no multiple of the interval here; methods whose actions last several steps come late."""
+    interval, steps = "Intervals.evaluation_interval = 100\n", [*STEPS, 1050]
+    for seed in range(2):
+        for method, late in (("a", 0), ("b", 2)):
+            at = [step + late for step in steps]
+            make_run(tmp_path / f"{method}{seed}", method, "Mine-v0", seed, steps=at, budget=1050, extra_gin=interval)
+    assert make_report(tmp_path, Options())["tasks"][0]["step"] == 1050

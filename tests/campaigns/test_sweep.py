@@ -496,3 +496,60 @@ def test_the_statement_says_what_tuning_took_in_a_line_that_reports_take(tmp_pat
     assert told == ("taac sweep: 3 trials (1 pruned) x 3 seeds x 100 steps, 300 steps in all, mean of final returns, of x choice")
     long = Sweep(tuple(f"setting_number_{n}=0..1" for n in range(50)))
     assert len(statement(long, record, STEPS)) == 200
+
+
+# What Optuna is told -----------------------------------------------------------------------------------------------------
+
+
+def suggestions_of(folder):
+    pytest.importorskip("optuna", reason="optuna is not installed: pip install 'taac[sweep]'")
+    from taac.campaigns.suggestions import Suggestions
+
+    record = record_of(folder)
+    return Suggestions(Sweep(SEARCH), record, STEPS, 50), record
+
+
+def test_ranges_of_logarithms_are_searched_in_logarithms():
+    pytest.importorskip("optuna", reason="optuna is not installed: pip install 'taac[sweep]'")
+    rate, number, plain = search_space.parse(["learning_rate=log:1e-4..1e-2", "n=log:1..1000", "gamma=0.1..0.9"])
+    assert [d.distribution().log for d in (rate, number, plain)] == [True, True, False]
+    assert (rate.distribution().low, rate.distribution().high) == (1e-4, 1e-2)
+
+
+def test_what_the_sampler_learns_of_a_trial(tmp_path):
+    """Of one that diverged, that it is worse than all others; of one that failed, nothing."""
+    suggestions, record = suggestions_of(tmp_path)
+    record.put(Trial(0, {"x": "0.5", "choice": "a"}, "diverged", None, ((50, 9.0), (100, 9.0))))
+    suggestions._add(study := suggestions._new_study(), record.trials[0])
+    assert study.trials[0].intermediate_values == {} and study.trials[0].state.name == "PRUNED"
+    names = {state: suggestions._state(Trial(0, {}, state)).name for state in ("complete", "failed", "pruned", "diverged")}
+    assert names == {"complete": "COMPLETE", "failed": "FAIL", "pruned": "PRUNED", "diverged": "PRUNED"}
+
+
+def test_later_trials_follow_the_earlier_ones_unless_they_are_random(tmp_path):
+    """Optuna's TPE draws its first ten at random."""
+    tried = {name: swept(tmp_path / name, rising, trials=25, pruner="none", sampler=name)[0].trials for name in ("tpe", "random")}
+    near = {name: sum(abs(float(t.texts["x"]) - 1 / 3) for t in trials[12:]) for name, trials in tried.items()}
+    assert near["tpe"] < 0.7 * near["random"]
+
+
+def test_another_seed_of_the_sampler_tries_other_values(tmp_path):
+    xs = [
+        {t.texts["x"] for t in swept(tmp_path / str(seed), rising, trials=3, pruner="none", sampler_seed=seed)[0].trials}
+        for seed in (0, 1)
+    ]
+    assert not xs[0] & xs[1]
+
+
+def test_attempts_are_counted_for_each_run(tmp_path):
+    """The run of the fourth seed is killed twice, which would be too often for the trial as a whole."""
+    left = [2]
+
+    def some(run):
+        if run.seed == 1003 and left[0]:
+            left[0] -= 1
+            return Outcome(-9)
+        return (1.0, 1.0)
+
+    record, _ = swept(tmp_path, some, trials=1, seeds=4, pruner="none")
+    assert [trial.state for trial in record.trials] == ["complete"]

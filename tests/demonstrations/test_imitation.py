@@ -354,6 +354,11 @@ def test_an_offline_run_takes_no_step_and_counts_as_if_it_did(method, demonstrat
     normalizer, scaler = trainer.agent.observation_normalizer, trainer.agent.reward_normalizer
     assert normalizer.count == held.step_type.numel() and scaler.count == (held.step_type != StepType.FIRST).sum()
     torch.testing.assert_close(normalizer.mean_0, held.observation.double().mean((0, 1)))
+    running, found = torch.zeros(held.step_type.shape[1]), []
+    for kind, reward in zip(held.step_type, held.reward):
+        running = torch.where(kind == StepType.FIRST, 0.0, scaler.gamma * running + reward)
+        found.append(running[kind != StepType.FIRST])
+    assert float(scaler.mean) == pytest.approx(torch.cat(found).double().mean().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("saved", [True, pytest.param(False, marks=pytest.mark.slow)])

@@ -81,6 +81,20 @@ def test_critics_by_hand():
     }  # fmt: skip
 
 
+def test_each_part_of_a_reward_has_its_own_numbers():
+    """A second part is 10 times that of `test_critics_by_hand`."""
+    step_type = torch.tensor([[F], [M], [L], [F]], dtype=torch.uint8)
+    q = torch.tensor([[[1.0], [3.0], [100.0]], [[4.0], [4.0], [-100.0]]])
+    target = torch.tensor([[4.0], [8.0], [1000.0]])
+    both = {"step_type": step_type, "q": torch.stack([q, 10 * q], -1), "target": torch.stack([target, 10 * target], -1)}
+    found, _ = Diagnostics("scalars", agent_of()).compute(both)
+    shown = explained_variances({tag: value.item() for tag, value in found.items()})
+    parts = sorted({tag.rpartition("/")[2] for tag in shown})
+    assert [shown[f"critic/target/{part}"] for part in parts] == [6.0, 60.0]
+    assert [shown[f"critic_0/td_error/{part}"] for part in parts] == [4.0, 40.0]
+    assert [shown[f"critic_0/explained_variance/{part}"] for part in parts] == [0.75, 0.75]
+
+
 def test_frames_that_the_critics_leave_out_are_left_out():
     """T = 3, B = 2: of the four actions, critics learn from three; what they say of the fourth must not be read."""
     step_type = torch.tensor([[F, F], [M, M], [M, M]], dtype=torch.uint8)

@@ -13,6 +13,7 @@ from taac.data_structures import Experience, StepType, TimeStep
 from taac.replay import ReplayBuffer
 from taac.runs.run_folder import RunFolder
 from taac.specs import TensorSpec
+from tests.environments.team import TEAM
 from tests.environments.toys import env_id
 from tests.training.runs import build, curves, run
 
@@ -102,3 +103,40 @@ def test_the_newest_episode_is_found_while_its_first_frame_is_held():
             else:
                 assert nest.flatten(found)[1].shape[1:] == (1,)
                 assert found.time_step.reward[:, 0].tolist() == [v for _, v in held[begins[-1] :]]
+
+
+@gin.configurable(module="tests.signals")
+class Seen(Doubled):
+    """The first number of the observation at each arrival."""
+
+    name = "seen"
+
+    def reward(self, time_step: TimeStep) -> torch.Tensor:
+        return time_step.observation[1:, :, 0]
+
+
+def test_returns_of_a_signal_are_of_the_observations_that_its_model_sees():
+    params = (*LEDGER[:-3], "create_agent.reward_signals = (@Seen,)", *LEDGER[-2:], "Learner.diagnostics = 'scalars'")
+    trainer = build(*params)
+    agent, collector = trainer.agent, trainer.collector
+    while not collector.signal_returns:
+        collector.step()
+    trainer.close()
+    (signal,) = agent.signals
+    frames = [trainer.replay_buffer.newest_episode(i) for i in range(2)]
+    frames = next(found for found in frames if found is not None)
+    seen, raw = (signal.total(shown.time_step).sum().item() for shown in (agent.prepare_observations(frames), frames))
+    assert seen != pytest.approx(raw) and collector.signal_returns[-1]["seen"] == pytest.approx(seen, rel=1e-4)
+
+
+def test_returns_of_a_signal_are_summed_over_agents():
+    params = (f"create_environment.env_name = '{TEAM}'", "create_environment.env_kwargs = {'own_reward': True}",
+              "create_agent.shared_policy = True", "create_agent.reward_signals = (@Doubled,)", "normalize_rewards = False",
+              "Learner.diagnostics = 'scalars'")  # fmt: skip
+    trainer = build(*params, method="sac")
+    collector = trainer.collector
+    while not collector.signal_returns:
+        collector.step()
+    trainer.close()
+    ended, returns = collector.pop_episodes()
+    assert [r["doubled"] for r in returns] == pytest.approx([2 * float(np.sum(e.ret)) for e in ended], rel=1e-4)

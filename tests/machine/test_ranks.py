@@ -152,3 +152,15 @@ def test_an_error_of_ones_own_is_no_lost_rank():
 def test_what_cannot_be_divided_is_refused():
     first, second = together(lambda ranks: ranks.share("Trainer.batch_size", 33))
     assert "Trainer.batch_size 33 is the number over all ranks" in str(first) and "bind a multiple of 2" in str(second)
+
+
+def averaged(ranks):
+    own = float(ranks.number)
+    loss, total, extra, statistics = ranks.average_update(
+        [], torch.tensor(own), torch.tensor(10 + own), {"a": torch.tensor(20 + own)}, {"s": torch.tensor(30 + own)}
+    )
+    return [float(loss), float(total), float(extra["a"]), float(statistics["s"])]
+
+
+def test_the_scalars_of_an_update_keep_their_names():
+    assert together(averaged) == [[0.5, 10.5, 20.5, 30.5]] * 2

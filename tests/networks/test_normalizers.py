@@ -395,3 +395,10 @@ def test_a_bound_keeps_the_largest_return_so_far_inside():
     torch.testing.assert_close(scaler(torch.tensor([[100.0]])), torch.tensor([[5.0]]))
     with pytest.raises(TaacError, match=r"RewardScaler.bound must be above 0, got 0"):
         RewardScaler(1, 0.5, bound=0.0)
+
+
+def test_the_largest_return_is_that_of_any_environment():
+    scaler = RewardScaler(3, 0.5, bound=5.0)
+    scaler.observe(in_rollouts([FIRST] * 3, [0.0] * 3, [0] * 3))
+    scaler.observe(in_rollouts([MID] * 3, [1.0, -30.0, 2.0], [1] * 3))
+    assert float(scaler.largest) == 30.0

@@ -553,3 +553,29 @@ def test_goals_that_were_achieved_when_an_episode_began_are_skipped(moved, skip)
     assert number[new].float().mean().item() == pytest.approx(number[moves].float().mean().item(), abs=15), "of any age"
     assert moves[~new].float().mean().item() == pytest.approx(0.1, abs=0.05)
     assert (goal[0, new] == 1.0).all() and torch.equal(step.reward[1, new] == 0.0, place[new] >= 2)
+
+
+def test_goals_are_those_that_the_same_environment_achieved():
+    """Environment 1 achieves numbers of 1000 and more."""
+    replay = buffer(2, 60, probability=1.0)
+    for n in range(60):
+        kind = FIRST if n % 6 == 0 else LAST if n % 6 == 5 else MID
+        replay.add(frame([kind] * 2, [n] * 2, [-1.0] * 2, achieved=[n, 1000.0 + n]))
+    batch = replay.sample_batch(64, 2)
+    goal = batch.experience.time_step.observation["desired_goal"][0, :, 0]
+    new = goal >= 0
+    assert new.any() and torch.equal(goal[new] >= 1000, batch.environment[new] == 1)
+
+
+def test_whether_a_goal_was_achieved_at_the_beginning_is_asked_of_its_own_episode():
+    """Only environment 1 ever moves what it achieves."""
+    replay = buffer(2, 600, strategy="final", skip_achieved=True)
+    for n in range(600):
+        place, moves = n % 6, n // 6 % 10 == 9
+        kind = FIRST if place == 0 else LAST if place == 5 else MID
+        replay.add(frame([kind] * 2, [n] * 2, [-1.0] * 2, achieved=[0.0, float(moves and place >= 3)]))
+    torch.manual_seed(0)
+    batch = replay.sample_batch(1000, 3)
+    goal = batch.experience.time_step.observation["desired_goal"][0, :, 0]
+    new = goal != -1.0
+    assert new.any() and (batch.environment[new] == 1).all() and (goal[new] == 1.0).all()
