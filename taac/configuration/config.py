@@ -82,7 +82,7 @@ class Config:
 
     @property
     def modules(self) -> frozenset[str]:
-        """The modules that the files import, and that of the environment's name, such as `module:id`."""
+        """The modules that the files import, and the one that the environment's name begins with."""
         module = str(self.bound("create_environment.env_name")).rpartition(":")[0]
         return self.imports | {module} if module else self.imports
 
