@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from taac.acting.noise import Noise
 from taac.acting.random_numbers import TRAINING, RandomNumbers, derived_seed
 from taac.acting.rollout import Rollout
 from taac.algorithms.agent import Agent
+from taac.algorithms.algorithm import reset_where_first
 from taac.data_structures import AlgStep, Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed, TaacError
@@ -75,10 +77,8 @@ class Collector(Collecting):
         """Returns the agent's collecting step, or the explorer's replacement of it, which must be in [-1, 1]."""
         if self.explorer is None:
             return self.agent.rollout_step(time_step, state)
-        explored, first = self._explorer_state, time_step.is_first()
-        if explored is None or bool(first.any()):
-            initial = self._first_explorer_state(self.explorer)
-            explored = initial if explored is None else nest.where(first, initial, explored)
+        first = self._first_explorer_state
+        explored = reset_where_first(first if self._explorer_state is None else self._explorer_state, first, time_step)
         if isinstance(self.explorer, Noise):
             noise, self._explorer_state = self.explorer.draw(self.agent, time_step, explored)
             return self.agent.rollout_step(time_step, state, noise)
@@ -94,11 +94,13 @@ class Collector(Collecting):
                 )
         return alg_step
 
-    def _first_explorer_state(self, explorer: Explorer | Noise) -> Nest:
-        if isinstance(explorer, Noise):
-            return explorer.initial_state(self.agent, self.environment.num_envs)
+    @functools.cached_property
+    def _first_explorer_state(self) -> Nest:
+        assert self.explorer is not None
+        if isinstance(self.explorer, Noise):
+            return self.explorer.initial_state(self.agent, self.environment.num_envs)
         blank = specs.zeros(self.environment.action_spec, self.environment.num_envs, device=self.agent.device)
-        return explorer.initial_state(blank)
+        return self.explorer.initial_state(blank)
 
     # Failures --------------------------------------------------------------------------------------------------------
 
@@ -206,7 +208,7 @@ class Collector(Collecting):
         self.rollout.state = _packed(self.rollout.state, state["policy"], device)
         self.rollout.replay_actions(self._actions, self._environment_seed(), numbers, state["time_step"])
         if state["explorer"] is not None and self.explorer is not None:
-            self._explorer_state = _packed(self._first_explorer_state(self.explorer), state["explorer"], device)
+            self._explorer_state = _packed(self._first_explorer_state, state["explorer"], device)
         self._recorder.load_state_dict(state["episodes"])
 
 

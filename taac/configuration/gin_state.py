@@ -133,7 +133,8 @@ def import_module(statement: Any) -> None:
 def keep_import(module: str) -> None:
     """Lets the operative configuration import a module whose package defines configurables, which may be in it by now."""
     package = module.partition(".")[0]
-    if any(getattr(found, "__module__", "").partition(".")[0] == package for found in configurables().values()):
+    modules = {str(getattr(found, "__module__", "")) for found in configurables().values()}  # None of torch's own functions
+    if package and package in {name.partition(".")[0] for name in modules}:
         with gin.unlock_config():
             gin.parse_config([f"import {module}"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -182,7 +183,7 @@ def note(task: str) -> str:
 
 def _parts(method: str) -> list[str]:
     """Returns what stands before and after each "+" of a method's name. One inside of a value, such as 1e+2, ends nothing."""
-    if Path(method).is_file():  # of a name with a plus
+    if method.endswith(".gin") and os.path.isfile(method):  # of a name with a plus
         return [method]
     return re.split(r"\+(?=[A-Za-z_][\w.]*(?:[+=]|$)|[A-Za-z_][\w./]*=)", method)
 

@@ -11,6 +11,7 @@ import gin
 import torch
 import torch.nn as nn
 
+from taac.algorithms.actor_critic import trainable
 from taac.algorithms.agent import Agent
 from taac.algorithms.algorithm import policy_held
 from taac.data_structures import Experience, LossInfo, Nest
@@ -350,7 +351,7 @@ class Learner:
         with using(self.products):
             for signal, frames, loss in self._side.more(batch_size, length, replay):
                 self._gradient_norm()  # of the algorithm, before it is gone
-                parameters, tag = [p for p in signal.parameters() if p.requires_grad], f"signal/{signal.name}_loss"
+                parameters, tag = trainable(signal), f"signal/{signal.name}_loss"
                 found_inf = self._checked_gradients(loss, parameters, self.num_updates + 1, Experience(frames, ()), tag)
                 take_step(self.optimizer, found_inf)
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn as nn
 
 from taac import nest
+from taac.algorithms.actor_critic import trainable
 from taac.algorithms.agent import Agent
 from taac.algorithms.algorithm import check_groups
 from taac.errors import TaacError
@@ -62,11 +63,10 @@ def groups_of_algorithm(agent: Agent, learning_rate: Rate, own: Mapping[str, Rat
 
 def groups_of_signals(agent: Agent) -> list[ParameterGroup]:
     """Returns a group for each of the agent's reward signals that has a model, with the signal's own learning rate."""
-    parameters = {signal: [p for p in signal.parameters() if p.requires_grad] for signal in agent.signals}
     return [
-        ParameterGroup(signal.name, group, f"{type(signal).__name__}.learning_rate", signal.learning_rate)
-        for signal, group in parameters.items()
-        if group
+        ParameterGroup(signal.name, trainable(signal), f"{type(signal).__name__}.learning_rate", signal.learning_rate)
+        for signal in agent.signals
+        if trainable(signal)
     ]
 
 

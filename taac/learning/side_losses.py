@@ -10,6 +10,7 @@ import torch
 import torch.nn as nn
 
 from taac.algorithms import Algorithm
+from taac.algorithms.actor_critic import trainable
 from taac.algorithms.agent import Agent
 from taac.algorithms.reward_signals import RewardSignal
 from taac.algorithms.reward_signals.signal import mean_over_transitions
@@ -99,7 +100,7 @@ class SideLosses:
         self.agent, self.cloning = agent, cloning
         self.need_demonstrations = cloning is not None or any(s.needs_demonstrations for s in agent.signals)
         self.demonstrations = demonstrations if self.need_demonstrations else None
-        self._learning = [s for s in agent.signals if any(p.requires_grad for p in s.parameters())]
+        self._learning = [signal for signal in agent.signals if trainable(signal)]
 
     @property
     def any(self) -> bool:
