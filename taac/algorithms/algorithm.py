@@ -74,6 +74,7 @@ class Algorithm(ForwardingConstructor, nn.Module):
     max_segment_length: int | None = None  # most frames T that are learnt from; None: any number
     burn_in = 0  # first frames of a segment that are not learnt from
     reward_scale = 1.0  # factor applied to rewards in learning
+    greatest_cost = 0.0  # of a step, beside its reward and the price of its decision
     switch_threshold: float | None = None  # a greedy agent switches where the probability is above it; None: it has none
     takes_noise = False  # whether `rollout_step` takes the noise of its continuous action, see `taac/acting/noise.py`
     action_size: int  # A, the width of that noise

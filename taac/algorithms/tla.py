@@ -117,6 +117,7 @@ class TlaAlgorithm(Td3Algorithm):
                 f"TlaAlgorithm learns from single transitions: bind OneStepTDLoss instead of {type(self.td_loss).__name__}"
             )
         self.slow_steps, self.gate_epsilon, self.jerk_price = slow_steps, gate_epsilon, jerk_price
+        self.greatest_cost = 2 * jerk_price  # actions are in [-1, 1]
         self.min_segment_length = 2 * slow_steps + 1
         self.min_segment_reason = f"so that it holds a whole window of TlaAlgorithm.slow_steps = {slow_steps}"
         self.slow = Td3Algorithm(observation_spec, action_spec, **td3_arguments)

@@ -69,7 +69,7 @@ class Campaign:
 
     def run(self, tell: Callable[[State], None]) -> State:
         """Runs until no run is left. Calls `tell` with the state at the launcher's intervals."""
-        self._write(self.state())
+        self.note()
         try:
             while self._waiting or self._running:
                 for run, outcome in self._launcher.ended():
@@ -95,6 +95,10 @@ class Campaign:
             self._write(self.state())
         return self.state()
 
+    def note(self) -> None:
+        """Writes the record."""
+        self._write(self.state())
+
     def state(self) -> State:
         running = [run for run in self._running if self._launcher.begun(run)]
         waiting = [run for run in self._running if run not in running] + self._waiting
@@ -102,7 +106,7 @@ class Campaign:
         return State(list(self._finished), running, waiting, dict(self._failed), left)
 
     def _conclude(self, run: Run, outcome: Outcome) -> None:
-        if outcome.returncode == 0 and run.finished():
+        if run.finished():  # whatever happened at the end of its process
             self._finished.append(run)
         elif outcome.interrupted() and self._attempts[run] < self._launcher.attempts:
             self._waiting.insert(0, run)

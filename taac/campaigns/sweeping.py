@@ -135,7 +135,7 @@ class Sweeping:
 
     def _ended(self, active: _Active, outcome: Outcome) -> None:
         active.launched = False
-        if active.trial.why is not None or (outcome.returncode == 0 and active.run.finished()):
+        if active.trial.why is not None or active.run.finished():
             return
         if outcome.returncode == OCCUPIED:  # another process still trains it
             active.attempts, active.not_before = active.attempts - 1, time.monotonic() + PAUSE

@@ -77,7 +77,9 @@ def run() -> None:
         in_slurm = given.launcher == "slurm"
         print(array.script(runs, root_dir, given.jobs) if in_slurm else "\n".join(shlex.join(r.command) for r in runs))
         return
+    record = Path(root_dir) / layout.COMPARISON
     if given.launcher == "slurm":
+        Campaign(runs, local.LocalProcesses(), record=record).note()  # a report names runs that never begin
         print(slurm.submit(runs, root_dir, array, given.jobs))
         print(f"The same command submits again what is not finished. To compare: taac report --root_dir {shlex.quote(root_dir)}")
         return
@@ -87,7 +89,6 @@ def run() -> None:
     else:
         launcher, jobs = local.LocalProcesses(), given.jobs or local.cores()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the runs in order, as Ctrl-C does
-    record = Path(root_dir) / layout.COMPARISON
     work = Campaign(runs, launcher, jobs, record)
     print(f"{len(runs)} runs{f', {jobs} at a time' if jobs else ''}: {work.state()}", flush=True)
     with View() as view:

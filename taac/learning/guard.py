@@ -139,22 +139,24 @@ def _some(names: Sequence[str]) -> str:
 class GrowthWatch:
     """Warns, once each, of values or temperatures that rewards can no longer explain, before they overflow.
 
-    A value is a discounted sum of rewards, entropy bonuses and prices c of decisions, so `|Q| <= (max|r| + share (alpha |H| +
-    c)) / (1 - gamma)`. The bound is the largest right side of the run so far, computed with the rewards that were learnt from.
-    Values above `FACTOR` times the bound mean that critics learn from their own errors. A temperature above `ALPHA_FACTOR`
-    times both the greatest reward and its own initial value means that rewards no longer matter.
+    A value is a discounted sum of rewards, entropy bonuses, prices p of decisions and other costs c, so
+    `|Q| <= (max|r| + share (alpha |H| + p + c)) / (1 - gamma)`. The bound is the largest right side of the run so
+    far, computed with the rewards that were learnt from. Values above `FACTOR` times the bound mean that critics learn from their
+    own errors. A temperature above `ALPHA_FACTOR` times both the greatest reward and its own initial value means that rewards no
+    longer matter.
 
     Args:
         gamma: discount per step. If it is 1, or None because the algorithm has no such discount, values are not checked.
         reward_scale: the factor by which the algorithm multiplies the rewards that `observe` receives; r is the product.
+        greatest_cost: c, `Algorithm.greatest_cost`.
     """
 
     FACTOR = 3.0
     ALPHA_FACTOR = 100.0
     PATIENCE = 1000  # updates after which even rare rewards should have been observed
 
-    def __init__(self, gamma: float | None, reward_scale: float = 1.0):
-        self.gamma, self.reward_scale = gamma, reward_scale
+    def __init__(self, gamma: float | None, reward_scale: float = 1.0, greatest_cost: float = 0.0):
+        self.gamma, self.reward_scale, self.greatest_cost = gamma, reward_scale, greatest_cost
         self.num_seen = 0
         self._greatest: torch.Tensor | None = None
         self._bound = 0.0
@@ -201,9 +203,8 @@ class GrowthWatch:
     ) -> dict[str, str]:
         if self.gamma is None or self.gamma >= 1 or "critic/q" not in summaries:
             return {}
-        bonus = sum(
-            abs(alpha * float(summaries.get(f"{tag.rsplit('/', 1)[0]}/entropy", 0.0))) for tag, alpha in alphas.items()
-        ) + float(summaries.get("decision/price", 0.0))
+        bonus = self.greatest_cost + float(summaries.get("decision/price", 0.0))
+        bonus += sum(abs(a * float(summaries.get(f"{tag.rsplit('/', 1)[0]}/entropy", 0.0))) for tag, a in alphas.items())
         self._bound = max(self._bound, (reward + share * bonus) / (1 - self.gamma))
         q = float(summaries["critic/q"])
         if abs(q) <= self.FACTOR * self._bound:

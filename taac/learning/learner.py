@@ -167,7 +167,7 @@ class Learner:
         self.scheduled = follow(self, max_grad_norm=max_grad_norm)
         self.scheduled += scheduled_rates(self.optimizer, groups, learning_rate, own)
         self.guard = Guard(agent, self._parameters, every_step=not skips_on_device(self.optimizer))
-        self.growth = GrowthWatch(agent.algorithm.gamma, agent.algorithm.reward_scale)
+        self.growth = GrowthWatch(agent.algorithm.gamma, agent.algorithm.reward_scale, agent.algorithm.greatest_cost)
         self.means = RunningMeans()
         self.diagnostics = Diagnostics(diagnostics, agent)
         self._observed: dict[str, torch.Tensor] = {}

@@ -29,7 +29,7 @@ def describe(run: Mapping[str, Any]) -> list[str]:
 
 
 def describe_changes(run: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence for each extension, change of settings and forgotten buffer."""
+    """Returns a sentence for each extension, change of settings, forgotten buffer and divergence that was trained again."""
     found = []
     for entry in entries(run, "extended"):
         at, before, after = map(_count, map(entry.get, ("env_steps", "from", "to")))
@@ -49,6 +49,9 @@ def describe_changes(run: Mapping[str, Any]) -> list[str]:
             found.append(f"it went on with other settings at {entry['env_steps']} environment steps: {'; '.join(changes)}")
     forgot = [entry["env_steps"] for entry in entries(run, "resumed") if entry.get("forgot_replay") is True]
     found += [f"it was resumed at {at} environment steps without its replay buffer, which it filled again" for at in forgot]
+    for entry in entries(run, "resumed"):
+        if (at := diverged_at(entry)) is not None:
+            found.append(f"it diverged at {at} environment steps, and was trained again from {entry['env_steps']} on")
     return found[:_MOST]
 
 
@@ -76,6 +79,12 @@ def describe_stopped(run: Mapping[str, Any]) -> list[str]:
         return []
     why = held.get("why")
     return [f"it ended early, at {at} environment steps{f': {why}' if is_name(why) else ''}"]
+
+
+def diverged_at(entry: Mapping[str, Any]) -> int | None:
+    """Returns the step at which run.json, or an entry of "resumed" before which it was so, says that the run diverged."""
+    held = entry.get("diverged")
+    return _count(held.get("env_steps")) if isinstance(held, dict) else None
 
 
 def _count(value: Any) -> int | None:

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from taac.errors import TaacError
+from taac.runs import durable
 
 
 class NotOwn(TaacError):
@@ -32,9 +33,10 @@ def note(folder: Path, config: str, modules: Iterable[str]) -> None:
     with contextlib.suppress(OSError, RuntimeError):
         path = _notes()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if line not in _lines(path):
-            with open(path, "a", encoding="utf-8") as file:
-                file.write(f"\n{line}")  # a line before it may be torn, where a disk was full
+        with durable.locked(path.with_name(".runs.lock")):  # homes are shared, and NFS does not append
+            if line not in _lines(path):
+                with open(path, "a", encoding="utf-8") as file:
+                    file.write(f"\n{line}")  # a line before it may be torn, where a disk was full
 
 
 def allow_imports(folder: Path, config: str) -> None:

@@ -30,7 +30,8 @@ _PLACES = ("taac.learning.", "taac.algorithms.", "taac.acting.explorers", "taac.
 _OF_LOOP = (
     "Trainer.batch_size", "Intervals.evaluation_interval", "Intervals.summary_interval", "Intervals.checkpoint_interval",
     "Evaluator.evaluation_episodes", "Evaluator.evaluation_epsilon", "Evaluator.max_evaluation_steps", "Saving.keep_checkpoints",
-    "Saving.save_best", "Reporter.monitor", "Reporter.loggers",
+    "Saving.save_best", "Reporter.monitor", "Reporter.loggers", "RemoteCollector.launcher", "RemoteCollector.ray_address",
+    "RemoteCollector.timeout", "RemoteCollector.max_replacements",
 )  # fmt: skip
 _SHOWN = ("Reporter.loggers", "Reporter.monitor")  # what they name may come and go with its settings
 # Parameters that only a new run reads, or by which stored frames were made.
@@ -290,10 +291,13 @@ def _resume(
         trainer.hooks.stopped = None
     held = run.get("resumed")
     products = trainer.learner.products  # this machine may lack those of the run
-    others = {"products": products} if run.get("products", products) != products else {}
+    here = {"products": products, "device": str(trainer.agent.device), "compiled": trainer.agent.compiled}
+    others = {name: value for name, value in here.items() if run.get(name, value) != value}
     entry = {"time": now(), "env_steps": trainer.env_steps, **others, **changed_versions(run)}
-    if forget_replay:
+    if forget_replay or trainer.saver.frames is None:
         entry["forgot_replay"] = True
+    if run.get("diverged") is not None:
+        entry["diverged"] = run["diverged"]
     resumed = [*(held if isinstance(held, list) else []), entry]
     folder.update_run(
         status="running", products=products, resumed=resumed, stopped=None, diverged=None, error=None,

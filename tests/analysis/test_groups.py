@@ -69,6 +69,7 @@ def test_a_label_says_what_differs(tmp_path, settings, expected):
         "Reporter.loggers = (@Wandb(), @my/Mlflow())\nmy/Mlflow.uri = 'x'\nWandb.project = 'x'\n",
         "checkpoint_interval = 7\nIntervals.checkpoint_interval = %checkpoint_interval\n",
         "Saving.save_best = False\nSaving.keep_checkpoints = 1\n",
+        "RemoteCollector.launcher = 'ray'\nRemoteCollector.ray_address = '10.0.0.5:6379'\n",
     ],
 )
 def test_what_changes_nothing_in_a_run_tells_no_runs_apart(tmp_path, text):

@@ -126,6 +126,17 @@ def test_a_run_that_ended_when_its_actions_were_no_longer_finite(tmp_path):
     assert next(r for r in run_records.find(tmp_path) if r.folder == "odd").diverged is None
 
 
+def test_a_run_that_is_trained_again_has_diverged_until_it_gets_further(tmp_path):
+    folder = campaign(tmp_path, steps=STEPS[:4])  # evaluated up to 400
+    about = json.loads((folder / "run.json").read_text())
+    for at, found in ((450, 450), (400, 400), (399, None)):
+        again = {"env_steps": 300, "diverged": {"env_steps": at, "error": "the loss"}}
+        (folder / "run.json").write_text(json.dumps({**about, "status": "interrupted", "diverged": None, "resumed": [again]}))
+        record = next(r for r in run_records.find(tmp_path) if r.folder == "odd")
+        assert record.diverged == found
+        assert f"it diverged at {at} environment steps, and was trained again from 300 on" in record.notes
+
+
 def test_a_diverged_run_with_another_problem_is_left_out(tmp_path):
     (campaign(tmp_path) / "run.json").unlink()
     make_run(tmp_path / "b", "taac", "Mine-v0", 4)

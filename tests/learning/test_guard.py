@@ -276,6 +276,18 @@ def test_the_bound_knows_what_decisions_cost():
     assert within == [] and "cannot sum to more than 25" in beyond[0]
 
 
+def test_the_bound_knows_what_tla_pays_for_jerk():
+    """A price of 1 on a mean distance of actions in [-1, 1]: up to 2 a step, and 20 at gamma 0.9."""
+    trainer = build("gamma = 0.9", "TlaAlgorithm.jerk_price = 1.0", method="tla")
+    trainer.close()
+    growth = trainer.learner.growth
+    for _ in range(GrowthWatch.PATIENCE):
+        growth.observe(torch.tensor([[0.0]]))
+    assert growth.warnings({"critic/q": -59.0}) == []
+    (told,) = growth.warnings({"critic/q": -61.0})
+    assert "cannot sum to more than 20" in told
+
+
 def test_the_bound_knows_what_values_learn_of_a_bonus():
     """Of a bonus of 0.5 x 2 nats a step, values of a part of weight 0.1 learn ten times as much: (2 + 10) / 0.1, three times."""
     watch, alpha = GrowthWatch(0.9), {"policy/alpha": 0.5, "policy/entropy": 2.0}

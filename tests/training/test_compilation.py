@@ -13,6 +13,7 @@ from taac.learning import learner as learner_module
 from taac.machine import compiled as compiled_module
 from taac.machine import traced_attributes
 from taac.machine.compiled import CompiledFunction
+from taac.runs import history
 from taac.runs.run_folder import RunFolder
 from taac.training import compilation, experiment
 from taac.training.conduct import conduct
@@ -146,6 +147,27 @@ def test_a_run_that_goes_on_with_other_products_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(learner_module, "resolve", lambda *_: "bfloat16")
     about = conducted(tmp_path / "run", *params).read_run()
     assert began != about["products"] == about["resumed"][0]["products"] == "bfloat16"
+
+
+def test_what_differs_where_a_run_goes_on_stands_in_its_record(monkeypatch, tmp_path):
+    """Begun on a GPU, compiled, and diverged; without its replay buffer."""
+    begin, there = RunFolder.begin, {"device": "cuda", "compiled": True}
+    monkeypatch.setattr(RunFolder, "begin", lambda folder, text, about, info: begin(folder, text, {**about, **there}, info))
+    params = ("num_env_steps = 310", "create_agent.compile = False", "Evaluator.initial_evaluation = False",
+              "Saving.save_replay = False")  # fmt: skip
+    with pytest.raises(Interrupted):
+        conducted(tmp_path / "run", *params, interruption=ToldToStop)
+    folder = RunFolder(tmp_path / "run")
+    diverged = {"env_steps": 309, "error": "the loss"}
+    folder.update_run(diverged=diverged)
+    about = conducted(tmp_path / "run", *params).read_run()
+    (entry,) = about["resumed"]
+    stopped = entry["env_steps"]
+    assert (entry["device"], entry["compiled"], entry["forgot_replay"], entry["diverged"]) == ("cpu", False, True, diverged)
+    assert about["diverged"] is None and "products" not in entry
+    forgot, again = history.describe(about)
+    assert forgot == f"it was resumed at {stopped} environment steps without its replay buffer, which it filled again"
+    assert again == f"it diverged at 309 environment steps, and was trained again from {stopped} on"
 
 
 @pytest.mark.slow

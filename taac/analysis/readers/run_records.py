@@ -32,6 +32,7 @@ _NO_MATTER = (
     "create_experiment.seed", "create_experiment.method", "create_experiment.evaluation_video",
     "checkpoint_interval", "Intervals.checkpoint_interval", "Saving.keep_checkpoints", "Saving.save_best",
     "Evaluator.initial_evaluation", "Reporter.loggers",
+    "RemoteCollector.launcher", "RemoteCollector.ray_address", "RemoteCollector.timeout", "RemoteCollector.max_replacements",
 )  # fmt: skip
 
 
@@ -266,9 +267,13 @@ def _divergence(about: Mapping[str, Any], evaluations: Mapping[str, np.ndarray])
     wrong = evaluations["env_steps"][~np.isfinite(evaluations["return_mean"])]
     if wrong.size:
         return int(wrong[0]), "the return is not a finite number"
-    entry = about.get("diverged")
-    at = entry.get("env_steps") if isinstance(entry, dict) and about.get("status") != "finished" else None
-    return (None, "") if _count(at) is None else (_count(at), "training met numbers that are not finite,")
+    if about.get("status") == "finished":
+        return None, ""
+    # A run that is trained again has diverged until it gets further than before.
+    found = [history.diverged_at(entry) for entry in (about, *history.entries(about, "resumed"))]
+    last = max(evaluations["env_steps"], default=0)
+    at = max((at for at in found if at is not None and at >= last), default=None)
+    return (None, "") if at is None else (at, "training met numbers that are not finite,")
 
 
 # --- evaluations.csv ------------------------------------------------------------------------------

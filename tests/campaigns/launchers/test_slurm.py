@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from taac.analysis.report.text import missing_warnings
 from taac.campaigns.comparison import Comparison
 from taac.campaigns.launchers import slurm
 from taac.campaigns.run import Run
@@ -181,6 +183,14 @@ def test_what_is_not_finished_is_submitted(tmp_path, sbatch):
         finish_folder(run)
     assert "nothing was submitted" in slurm.submit(runs, script.parent, slurm.SlurmArray())
     assert (sbatch / "sbatch.called").read_text().count("\n") == 1
+
+
+def test_a_report_names_runs_that_never_begin(tmp_path, sbatch):
+    code, _, err = compared(tmp_path / "R", "--launcher", "slurm")
+    assert code == 0, err
+    runs = json.loads((tmp_path / "R" / "compare.json").read_text())["runs"]
+    assert len(runs) > 1 and {run["status"] for run in runs} == {"waiting"}
+    assert len(missing_warnings(tmp_path / "R", [])) == len(runs)
 
 
 def test_without_slurm_the_script_is_left_for_another_machine(tmp_path):
