@@ -54,8 +54,8 @@ class AlgStep(NamedTuple):
     decided: torch.Tensor  # [B] bool, or [B, A] if each dimension decides; False where the old trajectory continues
     switch_probability: Nest = ()  # shaped as `decided`, beta_1 at this step, for pictures; () if there is none
     # Parameters of the distribution from which a rollout draws a new action, and whose mode a greedy step takes; () for a random
-    # step, and of TD3. For continuous actions (mean, log_std) before tanh, [B, A] each, of chunks [B, h A]; for choices their
-    # probabilities, [B, K, C]; for both, probabilities [B, C] first.
+    # step. For continuous actions (mean, log_std) before tanh, [B, A] each, of chunks [B, h A], of TD3 with a log_std of -inf;
+    # for choices their probabilities, [B, K, C]; for both, probabilities [B, C] first.
     policy: Nest = ()
 
 

@@ -6,6 +6,7 @@ Source: Li, Zhou and Levine, Reinforcement Learning with Action Chunking (Q-chun
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import gin
@@ -97,6 +98,11 @@ class SacChunkAlgorithm(SacAlgorithm):
             raise TaacError(f"SacChunkAlgorithm.cloning_weight must be 0 or more, got {cloning_weight}")
         if best_of is not None and best_of < 1:
             raise TaacError(f"SacChunkAlgorithm.best_of must be 1 or more samples, or None, got {best_of}")
+        if best_of is not None and cloning_weight:
+            raise TaacError(
+                "SacChunkAlgorithm.best_of has its actor learn nothing but to imitate, so that a cloning_weight would change "
+                f"nothing: expected 0 with it, got {cloning_weight}"
+            )
         self.length, self.keep_cut_windows, self.step_size = chunk_length, keep_cut_windows, action_spec.numel
         self.critics_need = "first" if keep_cut_windows else "all"
         self.cloning_weight, self.best_of, self.action_size = cloning_weight, best_of, chunk_length * action_spec.numel
@@ -158,11 +164,15 @@ class SacChunkAlgorithm(SacAlgorithm):
         return samples.take_along_dim(value.argmax(0, keepdim=True).unsqueeze(-1), 0).squeeze(0)
 
     def action_values(self, time_step: TimeStep, state: ChunkState, step: AlgStep) -> tuple[torch.Tensor, Nest]:
-        """Returns `min_i Q_i(s, a_1..a_k)` `[B]` of the action with what is left of the chunk after it, and ()."""
+        """Returns `min_i Q_i(s, a_1..a_k)` `[B]` of the action with what is left of the chunk after it, and ().
+
+        Only `PrefixCritics` learn that of less than a whole chunk: others are NaN inside one.
+        """
         after = step.state.actions[:, : self.action_size - self.step_size]
         chunk = torch.cat([step.output, after, step.state.left.unsqueeze(-1) + 1.0], dim=-1)
         features = self.critic_features(time_step, state)
-        return self.min_q(self.critics, features, *self.action_parts(chunk)), ()
+        value = self.min_q(self.critics, features, *self.action_parts(chunk))
+        return value if self.learns_prefixes else value.masked_fill(step.state.left < self.length - 1, math.nan), ()
 
     # Learning --------------------------------------------------------------------------------------------------------
 

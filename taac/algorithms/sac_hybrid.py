@@ -19,7 +19,7 @@ from taac.algorithms.actor_critic import trainable
 from taac.algorithms.taac import TaacAlgorithm
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
 from taac.algorithms.trajectories import Tau
-from taac.data_structures import Experience, Nest
+from taac.data_structures import AlgStep, Experience, Nest
 from taac.errors import TaacError
 from taac.networks import SwitchNetwork
 from taac.networks.batch_statistics import refuse_batch_statistics
@@ -90,6 +90,9 @@ class SacHybridAlgorithm(TaacAlgorithm):
     def acting_modules(self) -> list[str]:
         own = [] if self.actor_encoder is None else ["actor_encoder"]
         return ["encoder", *own, "actor", "tau_embedding", "switch_network"]
+
+    def needed_modules(self, step: AlgStep) -> dict[str, torch.Tensor]:
+        return {} if self.actor_encoder is None else {"encoder": torch.zeros_like(step.decided)}  # of the critics alone
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         groups = super().parameter_groups()

@@ -47,13 +47,13 @@ class State(NamedTuple):
 class Distribution(NamedTuple):
     """What a policy may do at an observation, as numpy arrays, batched as the observation is. None: there is no such part."""
 
-    mean: np.ndarray | None  # [B, A], of the normal distribution whose tanh is the new action in [-1, 1]
-    std: np.ndarray | None  # [B, A]
+    mean: np.ndarray | None  # [B, A], of chunks [B, h A], of the normal distribution whose tanh is the new action in [-1, 1]
+    std: np.ndarray | None  # as `mean`
     probabilities: np.ndarray | None  # [B, K, C] of the choices of K branches; [B, C] beside continuous actions
     # [B], or [B, A] if each dimension decides: of beginning a new action instead of continuing. A greedy agent does so above its
     # `switch_threshold`.
     switch_probability: np.ndarray | None
-    # Q, in the units of the rewards that are learnt from, as targets combine the critics; the weighted sum of a vector reward.
+    # Q, in the units of the rewards that are learnt from, as `combine_critics` says; the weighted sum of a vector reward.
     q: np.ndarray | None = None  # [B], of the action that `distribution` was given, or of what a greedy agent does
     # [B, K, C] of the choices of K branches, padded with the last one's; [B, C] of those beside the greedy continuous action; of
     # TAAC [B, 2], of continuing and of the greedy new action; of TempoRL [B, J], of holding that for 1 to J steps; of TLA

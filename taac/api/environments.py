@@ -9,7 +9,6 @@ import pickle
 import re
 import sys
 from collections.abc import Callable, Collection
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeAlias
@@ -71,8 +70,7 @@ def unknown_elsewhere(name: str | None, imports: Collection[str] = ()) -> str | 
     if spec is None:
         return None
     module = module_of(spec)
-    plugins = [entry.module for entry in entry_points(group="gymnasium.envs")]  # register in any process
-    if module.partition(".")[0] in {m.partition(".")[0] for m in (*ALLOWED_PACKAGES, *plugins, *imports)}:
+    if module.partition(".")[0] in {m.partition(".")[0] for m in (*ALLOWED_PACKAGES, *imports)}:
         return None
     known = f"the environment '{name}' is known to this program only, which has registered it"
     if isinstance(spec.entry_point, str) and module != "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 import gin
 import torch
@@ -10,13 +11,13 @@ import torch.nn as nn
 
 from taac import nest, specs
 from taac.algorithms.agent import Agent
-from taac.data_structures import Experience, Nest, StepType
+from taac.data_structures import Experience, Nest, StepType, TimeStep
 from taac.demonstrations import episode_files
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.replay.replay_buffer import Batch, ReplayBuffer
 
-_EPISODES_AT_ONCE = 64  # number of episodes for which an algorithm computes `info` in one batch
+_EPISODES_AT_ONCE = 64  # most episodes for which an algorithm computes `info` in one batch
 
 
 def demonstrated_frames(source: str, environment: VectorEnvironment, agent: Agent, spec: Nest) -> Experience:
@@ -24,9 +25,8 @@ def demonstrated_frames(source: str, environment: VectorEnvironment, agent: Agen
 
     Raises TaacError as `episode_files.read`, and if the algorithm stores something that recorded actions do not contain.
     """
-    recorded, episodes = episode_files.read(source, environment), list[Experience]()
-    for first in range(0, len(recorded), _EPISODES_AT_ONCE):
-        part = recorded[first : first + _EPISODES_AT_ONCE]
+    episodes = list[Experience]()
+    for part in _groups(episode_files.read(source, environment)):
         info = agent.demonstrated_info(nest.map_structure(lambda *leaves: nn.utils.rnn.pad_sequence(list(leaves)), *part))
         episodes += [Experience(e, nest.index(info, (slice(len(e.step_type)), i))) for i, e in enumerate(part)]
     frames: Experience = nest.map_structure(lambda *leaves: torch.cat(leaves), *episodes)
@@ -38,6 +38,18 @@ def demonstrated_frames(source: str, environment: VectorEnvironment, agent: Agen
             "rollouts, which recorded actions do not contain. Use SacAlgorithm, TaacAlgorithm or another method that can"
         )
     return frames
+
+
+def _groups(episodes: list[TimeStep]) -> Iterator[list[TimeStep]]:
+    """Yields successive episodes together, so few that padding to the longest at most doubles their frames."""
+    group: list[TimeStep] = []
+    for episode in episodes:
+        lengths = [len(e.step_type) for e in (*group, episode)]
+        if group and (len(group) == _EPISODES_AT_ONCE or max(lengths) * len(lengths) > 2 * sum(lengths)):
+            yield group
+            group = []
+        group.append(episode)
+    yield group
 
 
 @gin.configurable(denylist=["replay_buffer", "frames"])

@@ -21,6 +21,7 @@ from taac.acting.rollout import Rollout
 from taac.algorithms.algorithm import reset_where_first
 from taac.data_structures import AlgStep
 from taac.deployment.exported_policy import ExportedPolicy
+from taac.environments.single import package_of
 from taac.environments.spaces import action_adapter, observation_spec, to_arrays
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
@@ -56,10 +57,10 @@ def check_packages(path: Path) -> None:
 
 def metadata(policy: ExportedPolicy, environment: VectorEnvironment, about: dict[str, Any]) -> dict[str, Any]:
     """Describes a policy in plain JSON values: its environment, spaces, inputs, outputs and versions."""
-    versions = provenance.versions()
+    versions, package = provenance.versions(), package_of(environment.name)
     return {
         **about,
-        "environment": environment.name,
+        "environment": f"{package.module}:{environment.name}" if package else environment.name,  # as `gymnasium.make` knows it
         **environment.described_spaces(),
         "inputs": {
             name: {"dtype": str(leaf.dtype).removeprefix("torch."), "shape": ["batch", *leaf.shape[1:]]}

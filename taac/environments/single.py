@@ -44,6 +44,11 @@ OPTIONAL_PACKAGES = (
 )
 
 
+def package_of(name: str) -> OptionalPackage | None:
+    """Returns the optional package that registers an id; None if there is none."""
+    return next((package for package in OPTIONAL_PACKAGES if name.startswith(package.prefixes)), None)
+
+
 # Packages whose environments an untrusted run may use. Their code never imports what plain arguments name.
 ALLOWED_PACKAGES = ("gymnasium", "taac", *(package.module for package in OPTIONAL_PACKAGES))
 
@@ -151,7 +156,7 @@ def find_spec(env_name: str) -> EnvSpec:
             f"environment '{env_name}': '{module}' is no module; name it as an import does: '{stem}:{name}', in the folder that "
             "holds the file"
         )
-    package = next((p for p in OPTIONAL_PACKAGES if name.startswith(p.prefixes)), None)
+    package = package_of(name)
     if package is not None and not module and name not in gymnasium.registry:
         module = package.module
     try:

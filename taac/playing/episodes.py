@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +64,9 @@ def play(
                 episodes = evaluate(saved.agent, environment, num_episodes, seed, epsilon, on_step)
         except BaseException:
             pictures.discard()
+            if writer is not None and writer.num_episodes:
+                writer.save()
+                print(f"{writer.path} holds the {writer.num_episodes} episodes that had ended", file=sys.stderr)
             raise
         drawn = pictures.finish(environment, saved.method)
     if writer is not None:

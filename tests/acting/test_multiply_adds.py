@@ -15,6 +15,7 @@ from taac.acting.rollout import Rollout
 from taac.algorithms.memories import Memories
 from taac.networks.layers import EnsembleLinear
 from taac.playing.conditions import Holding
+from tests.algorithms.test_own_encoders import LinearEncoder  # noqa: F401, gin's by its import
 from tests.methods import REPRESENTATIVES, fitting
 from tests.training.runs import build
 
@@ -79,6 +80,17 @@ def test_the_memory_of_the_critics_is_not_the_actors():
     cost = MultiplyAdds(agent).count(lambda: agent.predict_step(first, agent.initial_state(1)))[1]
     needed = (agent.algorithm.actor_encoder, agent.algorithm.actor)
     assert 0 < cost[0] <= sum(p.numel() for module in needed for p in module.parameters())
+
+
+def test_the_encoder_of_the_critics_is_not_the_actors():
+    """SAC-Hybrid's switch is a policy, so that only the actor's own encoder is needed."""
+    encoders = [f"ActorCriticAlgorithm.{name} = @LinearEncoder" for name in ("encoder_ctor", "actor_encoder_ctor")]
+    trainer = build(*encoders, method="sac_hybrid")
+    agent, first = trainer.agent, trainer.collector.environment.reset(0)
+    of = agent.algorithm
+    cost = MultiplyAdds(agent).count(lambda: agent.predict_step(first, agent.initial_state(1)))[1]
+    used = (of.actor_encoder, of.actor, of.tau_embedding, of.switch_network)
+    assert cost[0] == sum(p.numel() for module in used for name, p in module.named_parameters() if name.endswith("weight"))
 
 
 def test_of_two_policies_only_those_that_are_asked():

@@ -504,7 +504,8 @@ def test_all_prefixes_are_learnt():
 
 @pytest.mark.parametrize(
     "more, said",
-    [({"length": 0}, "chunk_length.*1 or more"), ({"best_of": 0}, "best_of"), ({"cloning_weight": -1.0}, "cloning_weight")],
+    [({"length": 0}, "chunk_length.*1 or more"), ({"best_of": 0}, "best_of"), ({"cloning_weight": -1.0}, "cloning_weight"),
+     ({"best_of": 4, "cloning_weight": 0.5}, "expected 0 with it, got 0.5")],
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(more, said):
     with pytest.raises(TaacError, match=said):

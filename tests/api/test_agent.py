@@ -12,6 +12,7 @@ from taac import configuration, nest
 from taac.acting.evaluation import evaluate
 from taac.algorithms import Algorithm, TaacAlgorithm
 from taac.api.agent import TrainedAgent
+from taac.data_structures import StepType
 from taac.environments.create import create_environment
 from taac.errors import TaacError
 from taac.playing.saved_agent import load_saved
@@ -98,6 +99,8 @@ def test_every_method_decides_by_the_values_that_its_distribution_says(method):
     space, state, algorithm = agent.observation_space, agent.initial_state(4), inner.algorithm
     for _ in range(3):
         observation = np.stack([space.sample() for _ in range(4)])
+        if method == "sac_chunk":  # whose values are of whole chunks
+            state = agent.initial_state(4)
         found, (action, after) = agent.distribution(observation, state), agent.act(observation, state)
         q, choices, taken = found.q, found.q_choices, np.zeros(4, int)
         assert q.shape == (4,) and q.std() > 0.01
@@ -194,6 +197,35 @@ def test_values_by_hand():
     given = agent.distribution(seen, state, np.array([[1.0], [-2.0], [0.0]]))  # 0.5, -1 and 0 in the agent's scale
     assert given.q.tolist() == pytest.approx([1.5 + 0.5, -6.0 + 0.5, 0.5 + 0.5])
     assert np.array_equal(given.q_choices, found.q_choices)
+
+
+@pytest.mark.parametrize("critics", [[], ["ActorCriticAlgorithm.critic_ctor = @PrefixCritics"]])
+def test_inside_a_chunk_only_critics_of_prefixes_know_q(critics):
+    lengths = ("SacChunkAlgorithm.chunk_length = 3", "Trainer.segment_length = 4")
+    agent, _, environment = untrained("sac_chunk", *lengths, *critics, role="value")
+    environment.close()
+    agent.observation_space.seed(0)
+    seen, state, known = agent.observation_space.sample(), agent.initial_state(), []
+    for _ in range(4):
+        action, after = agent.act(seen, state)
+        found = (agent.distribution(seen, state).q, agent.distribution(seen, state, action).q)
+        known.append([bool(np.isfinite(q)) for q in found])
+        state = after
+    inside = [bool(critics)] * 2
+    assert known == [[True, True], inside, inside, [True, True]]
+
+
+def test_episodes_that_ended_are_kept_where_playing_is_stopped(trained, tmp_path, monkeypatch, capsys):
+    def stopped(*args):
+        evaluate(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("taac.playing.episodes.evaluate", stopped)
+    file = tmp_path / "two.npz"
+    with pytest.raises(KeyboardInterrupt):
+        trained.play(2, record_demonstrations=str(file))
+    assert f"{file} holds the 2 episodes that had ended" in capsys.readouterr().err
+    assert (np.load(file)["step_type"] == StepType.LAST).sum() == 2
 
 
 def test_a_loaded_agent_values_actions_if_it_keeps_its_critics(trained, valued):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import gin
 import numpy as np
@@ -16,7 +17,7 @@ from taac.acting.metrics import summarize
 from taac.algorithms.agent import Agent
 from taac.data_structures import AlgStep, Experience, StepType
 from taac.demonstrations.episode_files import EpisodeWriter
-from taac.demonstrations.replay import SqilReplay, demonstrated_frames
+from taac.demonstrations.replay import SqilReplay, _groups, demonstrated_frames
 from taac.environments.create import create_environment
 from taac.errors import TaacError
 from taac.replay import Batch
@@ -71,6 +72,14 @@ def demonstrations(tmp_path_factory):
     path = tmp_path_factory.mktemp("demonstrations") / "point.npz"
     drive(path, create_environment(POINT), lambda t: (-t.observation / 0.1).clamp(-1, 1), 3)
     return path
+
+
+def test_episodes_are_padded_to_no_more_than_twice_their_frames():
+    lengths = [50] * 70 + [1000, 3, 900, 3, 3, 3, 3]
+    episodes = [SimpleNamespace(step_type=torch.zeros(n)) for n in lengths]
+    groups = [[len(e.step_type) for e in group] for group in _groups(episodes)]
+    assert [n for group in groups for n in group] == lengths
+    assert groups == [[50] * 64, [50] * 6, [1000, 3, 900], [3] * 4]
 
 
 # What recorded actions are taken for ---------------------------------------------------------------------------------

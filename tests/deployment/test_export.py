@@ -428,6 +428,13 @@ def test_the_example_plays_a_module_s_environment_whose_observations_are_a_dict(
     assert alone.returncode == 0 and "length 30" in alone.stdout, alone.stderr
 
 
+def test_metadata_name_an_environment_as_gymnasium_knows_it():
+    pytest.importorskip("gymnasium_robotics", reason="pip install 'taac[manipulation]'")
+    agent, environment = built("sac", "simple_control", "PointMaze_UMaze-v3")
+    name = policy_files.metadata(ExportedPolicy(agent, environment), environment, {})["environment"]
+    assert name == "gymnasium_robotics:PointMaze_UMaze-v3" and gymnasium.spec(name).id == environment.name
+
+
 def command(arguments):
     """What a command prints; it must end with status 0."""
     done = forked.run(arguments, cwd=Path())
