@@ -113,18 +113,16 @@ def train(folder: Path, task: str, seed: int, options: argparse.Namespace) -> No
     (folder / "config.gin").write_text(settings(task, options))
     start, begun = datetime.datetime.now(datetime.timezone.utc), time.perf_counter()
     model = make_model(task, seed, options)
-    evaluating = 0.0
     with open(folder / "evaluations.csv", "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*COLUMNS, *SUCCESS] if options.her else COLUMNS)
         while model.num_timesteps < options.num_env_steps:
             model.learn(options.evaluation_interval, reset_num_timesteps=model.num_timesteps == 0, log_interval=None)
-            now, steps = time.perf_counter(), model.num_timesteps
+            steps = model.num_timesteps
             returns, lengths, successes = greedy_episodes(model, task, episode_seeds(seed, steps, options.evaluation_episodes))
-            row = (steps, model._n_updates, steps, round(now - begun - evaluating, 3), len(returns))
+            row = (steps, model._n_updates, steps, round(time.perf_counter() - begun, 3), len(returns))
             writer.writerow([*row, returns.mean(), returns.std(), lengths.mean(), *([successes.mean()] if options.her else [])])
             file.flush()
-            evaluating += time.perf_counter() - now
             print(f"{task} seed {seed}: {steps} steps, return {returns.mean():.1f} +- {returns.std():.1f}", flush=True)
     about = {
         "status": "finished", "method": method(options), "seed": seed, "environment": task, "device": "cpu",

@@ -90,7 +90,7 @@ def evaluate(
                     f"{sum(shares)} of {num_episodes} episodes have not ended; set create_environment.max_episode_steps, "
                     "or raise Evaluator.max_evaluation_steps"
                 )
-            if not told and bool((lasted[np.array(shares) > 0] >= _LONG).any()):
+            if not told and bool((lasted[np.array(shares) > 0] > _LONG).any()):
                 about = (
                     f"an episode of an evaluation has not ended after {_LONG} steps in '{environment.name}', which declares no "
                     "time limit"

@@ -150,9 +150,10 @@ def _intervals(trainer: Trainer, settings: Mapping[str, Any]) -> Iterator[str]:
 
 def _replay(trainer: Trainer, memory: list[Share]) -> Iterator[str]:
     replay, envs = trainer.replay_buffer, trainer.environment.num_envs
-    if replay.length * envs < (first := trainer.update_ratio.initial_collect_steps):
+    first = trainer.update_ratio.initial_collect_steps
+    if replay.length * envs * trainer.environment.durations[1] < first:
         yield (
-            f"the replay buffer holds {replay.length * envs} frames, fewer than UpdateRatio.initial_collect_steps "
+            f"the replay buffer holds {replay.length * envs} frames, fewer than those of UpdateRatio.initial_collect_steps "
             f"{first}: the first of them are lost before any update"
         )
     one_step = trainer.environment.durations == (1, 1)

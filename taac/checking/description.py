@@ -15,6 +15,7 @@ from taac.algorithms.algorithm import describe_failure
 from taac.checking.advice import Share, advice, random_endings, shares, subtracts_mean
 from taac.configuration import Config, RunRequest
 from taac.data_structures import Experience, Nest, StepType
+from taac.learning.diagnostics import RunningMeans
 from taac.machine.memory import readable_bytes
 from taac.training import experiment
 from taac.training.summaries import UNKNOWN, unknown_tags
@@ -74,9 +75,12 @@ def _numbers(trainer: Trainer, loaded: Config, memory: list[Share], endings: tup
     ratio = float(earned.ratio) if earned.schedule is None else mean
     of, most = ("environment step", "") if earned.clock == "env_steps" else ("transition", "at most ")
     yield f"updates per {of}: {ratio:g}, after {first} steps of collection"
+    each = ratio * trainer.batch_size * trainer.segment_length
+    shortest, longest = trainer.environment.durations if earned.clock == "env_steps" else (1, 1)
+    frames = f"{each * shortest:g}" + (f" to {each * longest:g}" if longest > shortest else "")
     yield (
         f"  {most}{updates} updates in all, {updates / trainer.num_env_steps:.4g} a step of the whole run; "
-        f"{ratio * trainer.batch_size * trainer.segment_length:g} frames are replayed for each that is collected"
+        f"{frames} frames are replayed for each that is collected"
     )
     yield f"programs: {trainer.compilation}; products of matrices: {trainer.learner.products}"
     yield f"memory: {readable_bytes(sum(share.bytes for share in memory))}, and temporary memory of a gradient step"
@@ -123,7 +127,8 @@ def first_update(agent: Agent, spec: Nest, segment_length: int) -> tuple[list[st
             warnings.simplefilter("ignore")
             experience = trial.prepare(_blank_segments(spec, segment_length, agent.device))
             with trial.learning():
-                tags += algorithm.calc_loss(experience, algorithm.train_step(experience)).extra
+                tags += (extra := algorithm.calc_loss(experience, algorithm.train_step(experience)).extra)
+                RunningMeans().add(extra)
         algorithm.after_update(1)
     except Exception as error:
         kind = type(agent.algorithm).__name__

@@ -13,7 +13,7 @@ TASK_MACROS: dict[str, str] = {
     "num_env_steps": "environment steps of the whole run",
     "initial_collect_steps": "environment steps before the first update",
     "unroll_length": "steps in each environment per iteration",
-    "updates_per_iteration": "gradient steps per iteration",
+    "updates_per_iteration": "gradient steps for each `unroll_length` x `num_envs` environment steps",
     "replay_length": "frames kept for each environment",
     "batch_size": "segments per gradient step",
     "segment_length": "frames per segment, for methods that learn from several steps",

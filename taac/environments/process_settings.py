@@ -69,6 +69,5 @@ class Preserved:
         if changed and self._where is not None and raised is None:
             raise EnvironmentFailed(
                 f"{self._where}: it {'; '.join(changed)} for the whole process, and so for training. Make the "
-                "environment restore the setting (for example, `with torch.no_grad():`), or bind "
-                "create_environment.asynchronous = True"
+                "environment restore the setting (for example, `with torch.no_grad():`)"
             )

@@ -129,11 +129,17 @@ class VectorEnvironment:
         texts = [text for name, space in self.described_spaces().items() for text in spaces.by_path(space, name)]
         return {path: t if len(t) <= _LONGEST else hashlib.blake2b(t.encode()).hexdigest() for path, t in texts}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Compares the spaces with those of a `state_dict()`. Raises TaacError if they differ; names where."""
+    def load_state_dict(self, state: dict[str, Any], precision: bool = True) -> None:
+        """Compares the spaces with those of a `state_dict()`. Raises TaacError if they differ; names where.
+
+        Without `precision`, float32 and float64 are the same.
+        """
         now = self.state_dict()
         for path in {**state, **now}:
-            if state.get(path) != now.get(path):
+            texts = [str(of.get(path)) for of in (state, now)]
+            if not precision:
+                texts = [text.replace('"float64"', '"float32"') for text in texts]
+            if texts[0] != texts[1]:
                 raise TaacError(
                     f"environment '{self.name}' has {path} = {now.get(path)}, and it was {state.get(path)!r:.{_LONGEST}} in "
                     "training: its spaces have changed under the same name, so the agent's actions and observations would mean "

@@ -26,7 +26,11 @@ class RunningMeans:
 
     def add(self, values: Mapping[str, torch.Tensor]) -> None:
         tags = tuple(values)
-        now = torch.stack(list(values.values())).detach()
+        try:
+            now = torch.stack(list(values.values())).detach()
+        except (RuntimeError, TypeError) as error:
+            wrong = [tag for tag, value in values.items() if not (isinstance(value, torch.Tensor) and value.dim() == 0)]
+            raise TaacError(f"what an update reports must be scalars, tensors without dimensions: {', '.join(wrong)}") from error
         total, count = self._sums.get(tags, (None, 0))
         total = now.double() if total is None else total.add_(now)  # double, so that long sums lose no digits
         self._sums[tags] = total, count + 1

@@ -87,7 +87,7 @@ class Learner:
             other Intel processors, see docs/performance.md; last layers, memories and all that follows (beta, targets, losses)
             are in float32. "tf32", on a GPU: factors rounded to 10 bits after the point, results in float32.
         diagnostics: what summaries report besides losses. "off": nothing more. "scalars": statistics of critics, policy,
-            switch, temperatures and gradients, see `Diagnostics`. "histograms": also histograms of the last update.
+            switch and gradients, see `Diagnostics`. "histograms": also histograms of the last update.
         cloning: behaviour cloning of demonstrations, before or during training; see `Cloning`.
         demonstrations: what cloning and reward signals learn from, if they need it.
         importance_weights: what the weights of prioritised replay multiply. "all": the loss of actor, critics and

@@ -69,7 +69,9 @@ def load_saved(
     method = run_records.method_of(folder.path, folder.read_run())
     saved = (folder.best if best else folder.checkpoints).newest()
     _load_configuration(folder, trusted)
-    if "engine" in environment_arguments and layout.read_bindings(folder.path).get("create_environment.engine") == "'envpool'":
+    engine = layout.read_bindings(folder.path).get("create_environment.engine")
+    replaced = "engine" in environment_arguments and engine == "'envpool'"
+    if replaced:
         environment_arguments["env_kwargs"] = None  # the run's are for envpool
     environment = configuration.build(
         lambda: create_environment(num_envs=1, asynchronous=False, evaluating=True, **environment_arguments)
@@ -78,7 +80,7 @@ def load_saved(
         # MuJoCo would add it to MUJOCO_LOG.TXT in the working directory, or to what a link of that name leads to.
         sys.modules["mujoco"].set_mju_user_warning(warn_user)
     try:
-        environment.load_state_dict(saved.part("environment"))
+        environment.load_state_dict(saved.part("environment"), precision=not replaced)  # envpool has actions of float64
         agent = configuration.build(
             lambda: experiment.create_agent(environment, torch.device("cpu"), role=role)
         )

@@ -89,10 +89,11 @@ class Attributes:
             limits = "above 0" if (least, most) == ABOVE_ZERO else f"from {least:g} to {most:g}"
             raise TaacError(f"'{name}' must be a number {limits}, got {value!r}")
         value = float(value)  # checkpoints cannot hold other kinds, such as numpy's
+        before = float(attribute.get())
+        attribute.set(value)  # which ranks may refuse
         if not attribute.saved:
-            self._before.setdefault(name, float(attribute.get()))
+            self._before.setdefault(name, before)
             self._set[name] = value
-        attribute.set(value)
 
     def state_dict(self) -> dict[str, float]:
         """Returns the values that were set and that no other part saves."""

@@ -36,6 +36,7 @@ class Progress(Protocol):
 class Monitor(Protocol):
     """Computes further scalars by tag when a summary is due. It must not change anything in the run.
 
+    It may draw random numbers and batches, and call `agent.prepare`: random numbers and buffers are restored after it.
     It may also have `check(replay)`, which raises `TaacError` if it does not support batches of this replay. Tags of its own,
     which are not in docs/summaries.md, need a meaning: `summary_tags()` returns it by tag.
     """
@@ -58,14 +59,10 @@ class SqilMonitor:
             raise TaacError("SqilMonitor needs batches of two halves: bind create_experiment.demonstrations_ctor = @SqilReplay")
 
     def __call__(self, agent: Agent, replay: Any, batch_size: int, length: int) -> dict[str, torch.Tensor]:
-        """Returns scalars computed on a new batch. Networks, statistics and training's random numbers do not change."""
-        saved = [(buffer, buffer.clone()) for buffer in agent.buffers()]
-        with torch.random.fork_rng(devices=[agent.device] if agent.device.type == "cuda" else []):
-            demonstrated, own = replay.halves(batch_size, length)
-            first, gradient = _half(agent, demonstrated)
-            second, other = _half(agent, own.experience)
-        for buffer, before in saved:
-            buffer.copy_(before)
+        """Returns scalars computed on a new batch."""
+        demonstrated, own = replay.halves(batch_size, length)
+        first, gradient = _half(agent, demonstrated)
+        second, other = _half(agent, own.experience)
         tags = {"td_error": "loss/critic", "actor_loss": "loss/actor", "entropy": "policy/entropy"}  # TD3's policy has no entropy
         halves = {"demonstrations": first, "agent": second}
         told = {f"sqil/{name}_{half}": x[tag] for name, tag in tags.items() for half, x in halves.items() if tag in x}

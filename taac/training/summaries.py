@@ -32,7 +32,8 @@ TAGS: dict[str, str] = {
     "evaluation/high_frequency": "mean over frequencies of 2 x frequency (cycles per step) x amplitude (Mysore et al.'s Sm)",
     "evaluation/multiply_adds": "multiply-adds of the networks that acting needed, per episode",
     "loss/total": "what is minimised: actor + temperature + critic losses, mean over all T*B frames, 0 at LAST",
-    "loss/critic": "sum over critics of (Q_i - G)^2 (or Huber's, see `huber_delta`), mean over the learnt frames",
+    "loss/critic": "sum over critics of (Q_i - G)^2 (or Huber's, see `huber_delta`), of distributions of the cross-entropy or "
+    "quantile Huber loss, mean over the learnt frames",
     "loss/actor": "half the squared length of beta_1 dQ/da, plus alpha log pi (beta_1 = 1 for SAC), mean over frames; "
     "for discrete SAC, sum_a pi(a) (alpha log pi(a) - min Q(a)); SAC-Hybrid adds its switch's loss, and SDAR, whose pi is of the "
     "dimensions that act, subtracts alpha_beta H(beta)",
@@ -65,9 +66,10 @@ TAGS: dict[str, str] = {
     "sqil/actor_loss_agent": "`loss/actor` on the agent's own frames alone",
     "sqil/entropy_demonstrations": "`policy/entropy` on demonstrations alone",
     "sqil/entropy_agent": "`policy/entropy` on the agent's own frames alone",
-    "signal/icm_reward": "curiosity reward, before its strength is applied, mean over frames except FIRST",
+    "signal/icm_reward": "curiosity reward, divided by its running root mean square if `normalize`, before its strength is "
+    "applied, mean over frames except FIRST",
     "signal/icm_loss": "(1 - beta) L_inverse + beta L_forward of the curiosity models",
-    "signal/rnd_reward": "novelty reward, before its strength is applied, mean over frames except FIRST",
+    "signal/rnd_reward": "novelty reward, divided likewise, before its strength is applied, mean over frames except FIRST",
     "signal/rnd_loss": "squared error of the novelty predictor",
     "signal/gail_reward": "-log(1 - D(s, a)) on replayed frames, before its strength is applied, mean over frames except FIRST",
     "signal/gail_loss": "cross-entropy of the discriminator, plus its gradient penalty",
@@ -90,7 +92,8 @@ TAGS: dict[str, str] = {
     "1..T-1 except FIRST, and over parts of the reward",
     "policy/{statistic}": "over frames except LAST and over dimensions: `mean` is that of the actor's outputs before tanh, "
     "`mean_std` and `log_std_std` are standard deviations; `action` and `action_std` are of the replayed actions in [-1, 1]; `q` "
-    "is min_i Q_i at the policy's own action (TAAC: q_1), weighted over parts of the reward",
+    "is min_i Q_i, or as `combine_critics` says, at the policy's own action (TAAC: q_1; TD3: Q_1), weighted over parts of the "
+    "reward",
     "value/{statistic}": "of SAC-value: `prediction` is V(s) and `target` what it learns, mean over frames except LAST and parts",
     "replay/fraction_repeated": "fraction of the replayed frames except LAST at which the rollout did not switch (b = 0)",
     "switch/{statistic}": "over frames except LAST: `advantage` is the mean of q_1 - q_0, less a decision's price, before "

@@ -10,7 +10,7 @@ import gin
 
 from taac.acting.collecting import Collecting, Offline
 from taac.acting.evaluation import Evaluator
-from taac.acting.random_numbers import RandomNumbers
+from taac.acting.random_numbers import RandomNumbers, random_numbers_kept
 from taac.demonstrations.replay import HalfDemonstrations
 from taac.errors import EnvironmentFailed, NotFiniteError, TaacError
 from taac.learning.learner import Learner
@@ -276,7 +276,11 @@ class Trainer:
         values: dict[str, Any] = {"count/update_ratio": updates / max(1, earning), **self.schedules.summaries()}
         values |= self.collector.summaries()
         if self.reporter.monitor is not None and updates and not self.update_ratio.filling(self.env_steps):
-            values |= self.reporter.monitor(self.agent, self.replay, self.own_batch_size, self.segment_length)
+            kept = [(buffer, buffer.clone()) for buffer in self.agent.buffers()]
+            with random_numbers_kept(self.agent.device):
+                values |= self.reporter.monitor(self.agent, self.replay, self.own_batch_size, self.segment_length)
+            for buffer, before in kept:
+                buffer.copy_(before)
         self.parallel.check_identical()
         self.parallel.gather_episodes()
         self.reporter.training(values)

@@ -68,7 +68,8 @@ class UpdateRatio:
         num_env_steps: environment steps of the whole run.
         initial_collect_steps: environment steps before the first update.
         unroll_length, updates_per_iteration: an iteration takes `unroll_length` steps in each environment, then
-            `updates_per_iteration` gradient steps. A reset earns no update, because it is no environment step.
+            `updates_per_iteration` gradient steps, or k times as many if each step repeats its action k times inside the
+            environment. A reset earns no update, because it is no environment step.
         updates_per_env_step: sets that ratio directly, above or below 1, and replaces `updates_per_iteration`. The updates
             that an iteration earns are taken at its end. If it is a schedule in environment steps, the updates are its integral
             over them. Steps that refill the buffer earn nothing and delay the schedule.

@@ -130,7 +130,7 @@ def test_episodes_that_do_not_end_are_told_once_and_then_refused(monkeypatch, ca
     assert "create_environment.max_episode_steps" in told
 
 
-@pytest.mark.parametrize("scripts, episodes", [((("5t", "5t"),), 2), ((("5t", "5t"), ("2t", "99n")), 3)])
+@pytest.mark.parametrize("scripts, episodes", [((("6t", "5t"),), 2), ((("5t", "5t"), ("2t", "99n")), 3)])
 def test_episodes_that_are_short_enough_or_not_needed_are_not_told_of(monkeypatch, capsys, scripts, episodes):
     """The endless one begins after the only episode that its environment contributes."""
     monkeypatch.setattr(evaluation, "_LONG", 6)

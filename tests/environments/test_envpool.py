@@ -262,6 +262,25 @@ def test_pictures_are_of_gymnasiums_environment(tmp_path):
     environment.close()
 
 
+def test_gymnasium_may_have_actions_of_another_precision():
+    """As HalfCheetah's are of float32 there, and of float64 in envpool. Other bounds are other actions."""
+    environment = create_environment("Pendulum-v1")
+    of_envpool = {path: text.replace("float32", "float64") for path, text in environment.state_dict().items()}
+    environment.load_state_dict(of_envpool, precision=False)
+    with pytest.raises(TaacError, match="its spaces have changed"):
+        environment.load_state_dict(of_envpool)
+    with pytest.raises(TaacError, match="its spaces have changed"):
+        environment.load_state_dict({path: text.replace("2.0", "3.0") for path, text in of_envpool.items()}, precision=False)
+    environment.close()
+
+
+@needs_envpool
+def test_an_agent_of_envpools_mujoco_is_filmed_in_gymnasiums():
+    pool, single = create(1, "HalfCheetah-v5"), create_environment("HalfCheetah-v5")
+    single.load_state_dict(pool.state_dict(), precision=False)
+    pool.close(), single.close()
+
+
 def test_a_comparison_asks_gymnasium_only_for_its_own_environments():
     held = Comparison(methods=("sac",), tasks=("CheetahRun-v1",), seeds=(0,))
     held.check(held, configuration.RunRequest(settings=("engine=envpool",)))

@@ -131,6 +131,29 @@ def test_taac_check_tells_how_the_first_update_fails():
     assert lines.index("what looks wrong:") + 1 == lines.index(told[0])
 
 
+@gin.configurable(module="tests.first_update")
+class OddValues(SacAlgorithm):
+    """Reports a temperature of shape `[1]`, and a Python number."""
+
+    def calc_loss(self, experience, info):
+        found = super().calc_loss(experience, info)
+        return found._replace(extra={**found.extra, "mine/alpha": torch.ones(1), "mine/rate": 0.5})
+
+
+def test_taac_check_tells_which_values_are_no_scalars():
+    settings = (*SMALL, "create_agent.algorithm_ctor=@tests.first_update.OddValues")
+    told = "\n".join(describe(RunRequest("Pendulum-v1", "sac", settings=settings)))
+    assert "what an update reports must be scalars, tensors without dimensions: mine/alpha, mine/rate" in told
+
+
+def test_frames_are_replayed_as_often_as_their_steps_earn():
+    """With actions of three steps, a frame earns three updates, and the first 400 environment steps are 134 of them."""
+    settings = ("action_repeat=3", "replay_length=150", "initial_collect_steps=400", "batch_size=32")
+    told = "\n".join(describe(RunRequest("Pendulum-v1", "sac_nrep", settings=settings)))
+    assert "updates per environment step: 1," in told and f"{3 * 2 * 32} frames are replayed for each" in told
+    assert "are lost before any update" not in told
+
+
 @pytest.mark.parametrize("method", every_method("sdar", "sac_krep", "sac_value", "sac_hybrid"))
 def test_every_method_computes_its_first_loss_on_blank_frames(method):
     task = "CartPole-v1" if method in DISCRETE_METHODS else "Pendulum-v1"

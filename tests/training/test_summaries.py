@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import random
 
 import gin
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from taac.analysis.readers import events
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.training.summaries import SummaryWriter, known_tags
+from tests.training.runs import assert_same_parameters
 from tests.training.test_trainer import build
 
 
@@ -41,9 +44,11 @@ def test_an_unknown_tag_is_told_once_and_written(tmp_path, capsys):
 
 @gin.configurable(module="tests.summaries")
 class Answer:
-    """A monitor with a tag of its own."""
+    """A monitor with a tag of its own, which draws a batch and random numbers."""
 
     def __call__(self, agent, replay, batch_size, length):
+        agent.prepare(replay.sample_batch(batch_size, length).experience)
+        np.random.rand(), random.random()
         return {"mine/answer": torch.tensor(42.0)}
 
     def summary_tags(self):
@@ -52,13 +57,16 @@ class Answer:
 
 def test_a_monitor_may_have_tags_of_its_own(tmp_path):
     short = ("hidden_layers = (8,)", "batch_size = 4", "initial_collect_steps = 20", "num_env_steps = 40", "replay_length = 100",
-             "evaluation_episodes = 1", "Intervals.summary_interval = 40", "Evaluator.initial_evaluation = False",
+             "evaluation_episodes = 1", "Intervals.summary_interval = 30", "Evaluator.initial_evaluation = False",
              "create_environment.max_episode_steps = 20")  # fmt: skip
-    trainer, folder = build(*short, "Reporter.monitor = @tests.summaries.Answer()"), RunFolder(tmp_path)
-    folder.begin("x", {})
-    trainer.train(folder)
-    trainer.close()
-    assert events.read(tmp_path).scalars["mine/answer"].value.tolist() == [42.0]
+    trainers = []
+    for name, own in (("with", ["Reporter.monitor = @tests.summaries.Answer()"]), ("without", [])):
+        trainers.append(build(*short, *own))
+        (folder := RunFolder(tmp_path / name)).begin("x", {})
+        trainers[-1].train(folder)
+        trainers[-1].close()
+    assert events.read(tmp_path / "with").scalars["mine/answer"].value.tolist() == [42.0]
+    assert_same_parameters(*trainers)  # it leaves random numbers and running statistics as they were
 
 
 def test_every_episode_average_has_a_tag():

@@ -254,7 +254,7 @@ def performance_profile(tasks: Tasks, taus: np.ndarray) -> Profile:
 # lies in what is cut off.
 Range = tuple[float, float]
 BOUNDS: Mapping[str, Range] = {
-    **dict.fromkeys(("fraction_repeated", "fraction_same", "hypervolume", "info/is_success"), (0.0, 1.0)),
+    **dict.fromkeys(("fraction_repeated", "fraction_same", "hypervolume", "info/is_success", "info/success"), (0.0, 1.0)),
     **dict.fromkeys(("mean_run", "max_run", "length"), (1.0, math.inf)),
     **dict.fromkeys(
         ("decisions", "jerk", "action_change", "high_frequency", "effort", "multiply_adds", "optimality_gap"), (0.0, math.inf)
