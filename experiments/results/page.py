@@ -100,7 +100,8 @@ HOW_MADE = """# How the results were made
 
 `docs/results.md` shows the campaigns of this folder. Each has its raw files, its description (`campaign.json`) and a diary. The
 runs were made beside other work, with the code of a commit and the matrix products (`Learner.matmul`) that the processor or the
-command chose. **Before updates** is how many of a run's evaluations are before its first update. Hours are by the clock.
+command chose. **Before updates** is how many of a run's evaluations are before its first update. Hours are by the clock; those of
+Stable-Baselines3 leave out its evaluations, in curves over time, too.
 """
 HEAD = [
     "campaign", "code", "steps", "runs so far", "diverged", "hours", "processors", "products",
