@@ -24,7 +24,7 @@ from taac.algorithms.target_networks import TargetUpdate
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
 from taac.algorithms.temperature import BranchTemperatures, Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
-from taac.errors import TaacError
+from taac.errors import TaacError, refuse_below
 from taac.networks import CriticEnsemble, LocalEncoder, ObservationEncoder
 from taac.networks.bodies import projections
 from taac.networks.value_heads import Combination, atoms_of
@@ -149,8 +149,7 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
         if dqda_clipping is not None and dqda_clipping <= 0:
             raise TaacError(f"dqda_clipping must be above 0, got {dqda_clipping}")
         self.combine_critics, self.target_subset = combine_critics, target_subset
-        if policy_delay < 1:
-            raise TaacError(f"policy_delay must be 1 or more updates, got {policy_delay}")
+        refuse_below(1, type(self).__name__, policy_delay=policy_delay)
         self.policy_delay, self.action_size = policy_delay, action_spec.numel
         self.scheduled = self.build_weights(reward_weights, reward_weight_names, reward_dim) + self.target_update.scheduled
         self.encoder = encoder_ctor(observation_spec)

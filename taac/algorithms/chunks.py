@@ -13,7 +13,7 @@ import gin
 import torch
 
 from taac.data_structures import Nest
-from taac.errors import TaacError
+from taac.errors import TaacError, refuse_below
 
 
 class Chunk(NamedTuple):
@@ -57,8 +57,7 @@ class ChunkTrajectory:
     """
 
     def __init__(self, length: int = 5, other_rests: float = 0.5):
-        if length < 1:
-            raise TaacError(f"ChunkTrajectory.length must be 1 or more actions, got {length}")
+        refuse_below(1, "ChunkTrajectory", length=length)
         if not 0 <= other_rests <= 1:
             raise TaacError(f"ChunkTrajectory.other_rests must be in [0, 1], got {other_rests}")
         self.length, self.other_rests = length, other_rests if length > 1 else 0.0

@@ -14,7 +14,7 @@ import torch.nn as nn
 
 from taac import nest
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
-from taac.errors import TaacError
+from taac.errors import TaacError, refuse_below
 from taac.networks.recurrent import RecurrentEncoder
 
 
@@ -55,8 +55,7 @@ class Memories:
             TaacError: a negative burn-in; the actor already has an encoder of its own.
         """
         name = type(self).__name__
-        if burn_in < 0:
-            raise TaacError(f"{name}.burn_in must be 0 or more frames, got {burn_in}")
+        refuse_below(0, name, burn_in=burn_in)
         if getattr(self, "actor_encoder", None) is not None:
             raise TaacError(f"{name} already has a recurrent encoder for its actor: remove actor_encoder_ctor")
         if getattr(self, "actor_trains_encoder", False):

@@ -20,7 +20,7 @@ from taac.algorithms.critic_step import CriticStep
 from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.td_losses import OneStepTDLoss
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
-from taac.errors import TaacError
+from taac.errors import TaacError, refuse_below
 from taac.networks import PrefixCritics
 from taac.networks.layers import evaluating
 from taac.ops import distributions, value_distributions, value_ops
@@ -92,12 +92,8 @@ class SacChunkAlgorithm(SacAlgorithm):
         **sac_arguments: Any,
     ):
         check_unit_box(action_spec, "SacChunkAlgorithm")
-        if chunk_length < 1:
-            raise TaacError(f"SacChunkAlgorithm.chunk_length must be 1 or more actions, got {chunk_length}")
-        if cloning_weight < 0:
-            raise TaacError(f"SacChunkAlgorithm.cloning_weight must be 0 or more, got {cloning_weight}")
-        if best_of is not None and best_of < 1:
-            raise TaacError(f"SacChunkAlgorithm.best_of must be 1 or more samples, or None, got {best_of}")
+        refuse_below(1, "SacChunkAlgorithm", chunk_length=chunk_length, best_of=best_of)
+        refuse_below(0, "SacChunkAlgorithm", cloning_weight=cloning_weight)
         if best_of is not None and cloning_weight:
             raise TaacError(
                 "SacChunkAlgorithm.best_of has its actor learn nothing but to imitate, so that a cloning_weight would change "

@@ -26,7 +26,7 @@ from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss, TAACTDLoss
 from taac.algorithms.temperature import Temperature
 from taac.algorithms.trajectories import ConstantTrajectory, Tau, Trajectory
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, TimeStep
-from taac.errors import TaacError
+from taac.errors import TaacError, refuse_below
 from taac.networks import ActorNetwork, TrajectoryEmbedding
 from taac.networks.batch_statistics import gathering, has_batch_statistics
 from taac.networks.layers import evaluating
@@ -112,8 +112,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         **actor_critic: Any,
     ):
         check_unit_box(action_spec, "TaacAlgorithm")
-        if max_repeat_steps is not None and max_repeat_steps < 1:
-            raise TaacError(f"TaacAlgorithm.max_repeat_steps must be 1 or more, or None, got {max_repeat_steps}")
+        refuse_below(1, "TaacAlgorithm", max_repeat_steps=max_repeat_steps)
         trajectory = trajectory or ConstantTrajectory()
         sizes = trajectories.part_sizes(trajectory, action_spec.zeros())
         self.proposal_size = trajectories.proposal_size(trajectory, action_spec.numel)

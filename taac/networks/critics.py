@@ -11,7 +11,7 @@ import gin
 import torch
 import torch.nn as nn
 
-from taac.errors import TaacError
+from taac.errors import TaacError, refuse_below
 from taac.networks.layers import (
     EnsembleLinear,
     InitialWeights,
@@ -78,8 +78,7 @@ class CriticEnsemble(nn.Module):
                 f"{type(returns).__name__} predicts the distribution of one return, and this reward is a vector of {reward_dim}: "
                 "a weighted sum of distributions is not defined by its parts. Remove CriticEnsemble.returns"
             )
-        if num_critics < 1:
-            raise TaacError(f"CriticEnsemble.num_critics must be 1 or more, got {num_critics}")
+        refuse_below(1, "CriticEnsemble", num_critics=num_critics)
         check_ranges(last_init_range or 0.0, last_bias_init_range or 0.0)
         check_widths(hidden_layers)
         unused = {"last_init_range": last_init_range, "last_bias_init_range": last_bias_init_range}

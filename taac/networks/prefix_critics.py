@@ -10,7 +10,7 @@ import gin
 import torch
 import torch.nn as nn
 
-from taac.errors import TaacError
+from taac.errors import TaacError, refuse_below
 from taac.networks.layers import EnsembleLinear, activation_module, check_widths, in_full_precision
 
 
@@ -56,8 +56,7 @@ class PrefixCritics(nn.Module):
                 f"PrefixCritics value chunks, whose parts are A, (h-1) A and 1 wide, and this method's are "
                 f"{', '.join(map(str, action_sizes)) or 'none'}: use it with sac_chunk or taac_chunk"
             )
-        if num_critics < 1:
-            raise TaacError(f"PrefixCritics.num_critics must be 1 or more, got {num_critics}")
+        refuse_below(1, "PrefixCritics", num_critics=num_critics)
         check_widths(hidden_layers)
         self.num_critics, self.action_size = num_critics, action_sizes[0]
         self.length = 1 if len(action_sizes) == 1 else 1 + action_sizes[1] // action_sizes[0]

@@ -10,7 +10,7 @@ import torch.nn as nn
 
 from taac import nest
 from taac.data_structures import Nest, TimeStep
-from taac.errors import TaacError
+from taac.errors import refuse_below
 from taac.networks.encoders import ObservationEncoder
 from taac.networks.layers import in_full_precision
 
@@ -25,8 +25,7 @@ class GRUMemory(nn.GRUCell):
     """
 
     def __init__(self, input_size: int, output_size: int = 128):
-        if output_size < 1:
-            raise TaacError(f"{type(self).__name__}.output_size must be 1 or more, got {output_size}")
+        refuse_below(1, type(self).__name__, output_size=output_size)
         super().__init__(input_size, output_size)
         self.output_size = output_size
 
@@ -50,8 +49,7 @@ class LSTMMemory(nn.LSTMCell):
     """
 
     def __init__(self, input_size: int, output_size: int = 128):
-        if output_size < 1:
-            raise TaacError(f"{type(self).__name__}.output_size must be 1 or more, got {output_size}")
+        refuse_below(1, type(self).__name__, output_size=output_size)
         super().__init__(input_size, output_size)
         self.output_size = output_size
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
-from taac.errors import TaacError
+from taac.errors import TaacError, refuse_below
 
 Unit = Literal["env_steps", "updates"]
 UNITS: dict[str, str] = {"env_steps": "environment steps", "updates": "updates"}
@@ -71,10 +71,8 @@ class LinearSchedule(Schedule):
     ):
         self.unit, given = _one_of(self, env_steps, updates)
         self.length, self.begin = _whole(self, self.unit, given), _whole(self, "begin", begin)
-        if self.length < 1:
-            raise TaacError(f"{type(self).__name__}.{self.unit} must be 1 or more, got {self.length}")
-        if self.begin < 0:
-            raise TaacError(f"{type(self).__name__}.begin must be 0 or more {UNITS[self.unit]}, got {self.begin}")
+        refuse_below(1, type(self).__name__, **{self.unit: self.length})
+        refuse_below(0, type(self).__name__, begin=self.begin)
         self.start, self.end = _finite(self, "start", start), _finite(self, "end", end)
         self.bounds = min(self.start, self.end), max(self.start, self.end)
         self.first_change, self.knots = self.begin + 1, (0, self.begin, self.begin + self.length)

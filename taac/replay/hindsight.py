@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from taac.data_structures import FIRST, LAST, Nest, TimeStep
-from taac.errors import TaacError
+from taac.errors import TaacError, refuse_below
 from taac.replay.replay_buffer import Batch, ReplayBuffer
 from taac.specs import TensorSpec
 
@@ -116,8 +116,7 @@ class HindsightReplayBuffer(ReplayBuffer):
             raise TaacError(f"HindsightReplayBuffer.strategy must be one of {', '.join(get_args(Strategy))}, got '{strategy}'")
         if not 0 <= probability <= 1:
             raise TaacError(f"HindsightReplayBuffer.probability must be in [0, 1], got {probability}")
-        if max_steps is not None and max_steps < 1:
-            raise TaacError(f"HindsightReplayBuffer.max_steps must be 1 or more, or None, got {max_steps}")
+        refuse_below(1, "HindsightReplayBuffer", max_steps=max_steps)
         super().__init__(experience_spec, num_envs, **buffer_arguments)
         self._compute_reward, self._compute_terminated = compute_reward, compute_terminated
         self.strategy, self.probability, self.max_steps, self.skip_achieved = strategy, probability, max_steps, skip_achieved

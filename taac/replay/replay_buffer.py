@@ -11,7 +11,7 @@ import torch
 
 from taac import nest
 from taac.data_structures import FIRST, LAST, Experience, Nest
-from taac.errors import TaacError
+from taac.errors import TaacError, refuse_below
 from taac.machine.memory import available_bytes, readable_bytes
 from taac.replay.episode_index import EpisodeIndex
 from taac.specs import TensorSpec, is_picture
@@ -95,8 +95,7 @@ class ReplayBuffer:
         learns_on_last_frame: bool = True,
         frame_stack: int = 1,
     ):
-        if length < 2:
-            raise TaacError(f"ReplayBuffer.length must be 2 or more frames, got {length}")
+        refuse_below(2, "ReplayBuffer", length=length)
         self._stack, self._spec = frame_stack, experience_spec
         experience_spec = stored_spec(experience_spec, frame_stack)
         shapes = (spec.shape for spec in nest.flatten(experience_spec))

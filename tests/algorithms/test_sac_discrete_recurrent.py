@@ -135,7 +135,7 @@ def test_the_burn_in_is_remembered_and_not_learnt_from():
 
 
 def test_what_is_refused():
-    with pytest.raises(TaacError, match=r"RecurrentDiscreteSacAlgorithm\.burn_in must be 0 or more frames, got -1"):
+    with pytest.raises(TaacError, match=r"RecurrentDiscreteSacAlgorithm\.burn_in must be 0 or more, got -1"):
         recurrent(burn_in=-1)
     with pytest.raises(TaacError, match="RecurrentDiscreteSacAlgorithm needs discrete actions"):
         recurrent(bounded((2,), -1.0, 1.0))

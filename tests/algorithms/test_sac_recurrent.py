@@ -284,7 +284,7 @@ def test_targets_follow_the_memory_and_every_parameter_has_its_group():
 
 
 def test_what_is_refused():
-    with pytest.raises(TaacError, match="burn_in must be 0 or more frames, got -1"):
+    with pytest.raises(TaacError, match="burn_in must be 0 or more, got -1"):
         recurrent(burn_in=-1)
     with pytest.raises(TaacError, match="RecurrentSacAlgorithm"):
         RecurrentSacAlgorithm(OBSERVATION, bounded((), 0, 3, torch.int64))

@@ -140,7 +140,7 @@ def test_a_delayed_policy_moves_once_in_so_many_updates_and_critics_in_each(make
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"policy_delay": 0}, "policy_delay must be 1 or more updates, got 0"),
+        ({"policy_delay": 0}, "policy_delay must be 1 or more, got 0"),
         ({"exploration_noise": -0.1}, r"Td3Algorithm\.exploration_noise must be 0 or more, got -0\.1"),
         ({"target_noise": float("nan")}, "target_noise must be 0 or more"),
         ({"target_noise_clip": float("inf")}, "target_noise_clip must be 0 or more"),

@@ -573,7 +573,7 @@ def test_gail_and_cloning_after_any_method_that_can_learn_from_demonstrations(me
         ([SIGNALS, "create_agent.task_strength = 1e999"], "finite"),
         ([SIGNALS, "gamma = (0.9, 0.8)"], "gamma has 2 numbers; expected 1 or 3"),
         (["create_agent.reward_signals = @RND"], "reward_signals"),
-        ([SIGNALS, "RND.batch_size = 0"], r"RND\.batch_size must be 1 or more segments, or None, got 0"),
+        ([SIGNALS, "RND.batch_size = 0"], r"RND\.batch_size must be 1 or more, got 0"),
         (["Learner.cloning = @Cloning()"], "Cloning does nothing"),
         (["Learner.cloning = @Cloning()", "Cloning.decay_updates = 0"], "decay_updates 1 or more"),
         (["Learner.cloning = @Cloning()", "Cloning.initial_weight = -1.0"], "initial_weight 0 or more"),

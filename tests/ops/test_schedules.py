@@ -119,7 +119,7 @@ def test_a_parameter_is_a_number_or_follows():
         (lambda: LinearSchedule(1.0, 0.1, 0), r"LinearSchedule\.env_steps must be 1 or more, got 0"),
         (lambda: LinearSchedule(1.0, 0.1), "LinearSchedule counts environment steps or updates: bind one"),
         (lambda: LinearSchedule(1.0, 0.1, 5, 5), "bind one of env_steps and updates, got 5 and 5"),
-        (lambda: LinearSchedule(1.0, 0.1, updates=5, begin=-1), r"LinearSchedule\.begin must be 0 or more updates"),
+        (lambda: LinearSchedule(1.0, 0.1, updates=5, begin=-1), r"LinearSchedule\.begin must be 0 or more"),
         (lambda: LinearSchedule(1.0, float("nan"), 5), r"LinearSchedule\.end must be a finite number"),
         (lambda: ExponentialSchedule(1.0, 0.0, 5), "both be above 0 or both below .* use LinearSchedule"),
         (lambda: ExponentialSchedule(1.0, -1.0, 5), "both be above 0 or both below"),

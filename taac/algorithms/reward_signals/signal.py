@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from taac import nest
 from taac.data_structures import Nest, TimeStep
-from taac.errors import TaacError
+from taac.errors import TaacError, refuse_below
 from taac.networks import ObservationEncoder
 from taac.networks.layers import Mlp
 from taac.ops.schedules import Schedule, bounds
@@ -67,8 +67,7 @@ class RewardSignal(nn.Module):
         if not (update_period > 0 and whole):
             raise TaacError(f"{kind}.update_period must be a whole number of updates or 1/n of one, got {update_period}")
         self.strength, self.gamma, self.learning_rate = strength, gamma, learning_rate
-        if batch_size is not None and batch_size < 1:
-            raise TaacError(f"{kind}.batch_size must be 1 or more segments, or None, got {batch_size}")
+        refuse_below(1, kind, batch_size=batch_size)
         self.update_period, self.normalize, self.batch_size = update_period, normalize, batch_size
         self.more_updates = round(steps) - 1  # of its model, after each of the algorithm's
         self.register_buffer("num_batches", torch.zeros((), dtype=torch.int64))
