@@ -148,6 +148,8 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
         self.target_update = TargetUpdate(target_update_tau, target_update_period, target_update_env_steps)
         if dqda_clipping is not None and dqda_clipping <= 0:
             raise TaacError(f"dqda_clipping must be above 0, got {dqda_clipping}")
+        if combine_critics not in ("min", "mean"):
+            raise TaacError(f"{type(self).__name__}.combine_critics must be 'min' or 'mean', got {combine_critics!r}")
         self.combine_critics, self.target_subset = combine_critics, target_subset
         refuse_below(1, type(self).__name__, policy_delay=policy_delay)
         self.policy_delay, self.action_size = policy_delay, action_spec.numel

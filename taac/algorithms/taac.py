@@ -27,7 +27,7 @@ from taac.algorithms.temperature import Temperature
 from taac.algorithms.trajectories import ConstantTrajectory, Tau, Trajectory
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, TimeStep
 from taac.errors import TaacError, refuse_below
-from taac.networks import ActorNetwork, TrajectoryEmbedding
+from taac.networks import ActorNetwork, PrefixCritics, TrajectoryEmbedding
 from taac.networks.batch_statistics import gathering, has_batch_statistics
 from taac.networks.layers import evaluating
 from taac.ops import distributions, losses
@@ -118,6 +118,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         self.proposal_size = trajectories.proposal_size(trajectory, action_spec.numel)
         self.takes_noise = self.has_proposal = self.proposal_size == action_spec.numel  # not a chunk
         super().__init__(observation_spec, action_spec, action_sizes=sizes, **actor_critic)
+        if isinstance(self.critics, PrefixCritics) and len(sizes) > 1 and not isinstance(trajectory, ChunkTrajectory):
+            raise TaacError(f"PrefixCritics value chunks, and {type(trajectory).__name__} proposes none: use CriticEnsemble")
         self.trajectory = trajectory
         self.tau_embedding = TrajectoryEmbedding(self.actor_feature_size, sizes)
         self.actor = actor_ctor(self.tau_embedding.output_size, self.proposal_size)

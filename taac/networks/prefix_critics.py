@@ -44,6 +44,7 @@ class PrefixCritics(nn.Module):
         reward_dim: int | None = None,
         *,
         action_sizes: Sequence[int],
+        num_choices: int | None = None,
         num_critics: int = 2,
         hidden_layers: Sequence[int] = (256, 64),
         activation: Callable[..., nn.Module] = nn.ReLU,
@@ -51,10 +52,12 @@ class PrefixCritics(nn.Module):
         super().__init__()
         if reward_dim is not None:
             raise TaacError(f"PrefixCritics value one reward, and this one has {reward_dim} parts: use CriticEnsemble")
-        if len(action_sizes) not in (1, 3) or (len(action_sizes) == 3 and action_sizes[1] % action_sizes[0]):
+        chunks = len(action_sizes) == 3 and action_sizes[1] % action_sizes[0] == 0 and action_sizes[2] == 1
+        if num_choices is not None or not (chunks or len(action_sizes) == 1):
+            discrete = "" if num_choices is None else f", for {num_choices} choices"
             raise TaacError(
                 f"PrefixCritics value chunks, whose parts are A, (h-1) A and 1 wide, and this method's are "
-                f"{', '.join(map(str, action_sizes)) or 'none'}: use it with sac_chunk or taac_chunk"
+                f"{', '.join(map(str, action_sizes)) or 'none'}{discrete}: use it with sac_chunk or taac_chunk"
             )
         refuse_below(1, "PrefixCritics", num_critics=num_critics)
         check_widths(hidden_layers)

@@ -251,8 +251,8 @@ class HindsightReplayBuffer(ReplayBuffer):
         self._seldom += int(seldom.sum())
         self._seldom_wrong += int((differs & seldom).sum())
         too_many = self._seldom >= _SELDOM / 10 and self._seldom_wrong > _SELDOM_DIFFER * self._seldom
-        if too_many or int(differs.sum()) > _DIFFER * len(given):
-            at = int(differs.nonzero()[0]) if bool(differs.any()) else int(seldom.nonzero()[0])
+        if bool(differs.any()) and (too_many or int(differs.sum()) > _DIFFER * len(given)):
+            at = int(differs.nonzero()[0])
             raise TaacError(
                 f"compute_reward gives {computed[at] + 0.0:g} where the environment gave the reward {given[at]:g}, as at "
                 f"{int(differs.sum())} of {len(given)} sampled frames, so hindsight would mix two tasks. A wrapper that changes "
@@ -265,11 +265,11 @@ class HindsightReplayBuffer(ReplayBuffer):
     ) -> None:
         """Refuses ends by a goal that `compute_terminated` does not know.
 
-        An end counts as the goal's if its reward is not the usual one or, where rewards vary, is in the highest tenth, in which
+        An end counts as the goal's if its reward is above the usual one or, where rewards vary, in the highest tenth, in which
         ends must then be far more frequent than elsewhere.
         """
         varies = bool(seldom.float().mean() >= 0.5)
-        special = given > given.quantile(0.9) if varies else seldom
+        special = given > given.quantile(0.9) if varies else seldom & (given > given.mode().values)
         ends = ended & special
         if varies:  # as many ends as elsewhere are failures
             self._ends_by_chance += float((ended & ~special).sum() * special.sum() / (~special).sum())
@@ -280,7 +280,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         self._ends_wrong += int(ends.sum()) - by_goal
         if self._ends >= 10 and self._ends_wrong > max(self._ends / 2, 5 * self._ends_by_chance):
             raise TaacError(
-                f"{self._ends_wrong} of {self._ends} sampled ends of episodes have an unusual reward, or one of the highest, as "
-                "if the goal ended them, but the environment's compute_terminated(achieved_goal, desired_goal, info) does not "
-                "say so: they would be ends under any other goal, too. Define it, as SuccessEndsEpisode, or let them go on"
+                f"{self._ends_wrong} of {self._ends} sampled ends of episodes have a reward above the usual, or one of the "
+                "highest, as if the goal ended them, but the environment's compute_terminated(achieved_goal, desired_goal, info) "
+                "does not say so: they would be ends under any other goal, too. Define it, as SuccessEndsEpisode, or let them go on"
             )

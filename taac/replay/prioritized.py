@@ -95,7 +95,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if self.device.type == "cpu" and not self._tree.total > 0:  # on a GPU the check would wait for the device
             raise TaacError(
                 f"none of the {self.num_envs * starts} stored segments has a frame to learn from: all that could be "
-                "learnt from are LAST; raise ReplayBuffer.length"
+                "learnt from are LAST, or cut short by it; raise ReplayBuffer.length, or lower Trainer.segment_length"
             )
         uniform = torch.rand(batch_size, device=self.device, dtype=torch.float64)
         part = torch.arange(batch_size, device=self.device)

@@ -17,7 +17,7 @@ from taac.algorithms.sac_chunk import SacChunkAlgorithm
 from taac.algorithms.sac_hybrid import SacHybridAlgorithm
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss, TDLoss
 from taac.algorithms.temperature import Temperature
-from taac.algorithms.trajectories import Tau, follow, part_sizes
+from taac.algorithms.trajectories import QuadraticTrajectory, Tau, follow, part_sizes
 from taac.data_structures import Experience, StepType, TimeStep
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble, PrefixCritics
@@ -414,11 +414,12 @@ def test_a_chunk_is_executed_without_looking_again():
     assert [step.decided.tolist() for step in steps] == [[t % 3 == 0] * 2 for t in range(7)]
     proposed = torch.tanh(algorithm.actor(algorithm.actor_features(frame.observation[3]))[0])[0].detach()
     assert torch.allclose(torch.cat([step.output[0] for step in steps[3:6]]), proposed)
-    before, taken = nest.index((steps[3].state, steps[4]), slice(0, 1))
-    q, _ = algorithm.action_values(nest.index(frame, 4), before, taken)
-    parts = chunk_of(proposed[2:4].tolist(), proposed[4:].tolist())
-    expected = algorithm.critics(algorithm.encoder(frame.observation[4]), *parts).amin(0)
+    before, *taken = nest.index((steps[2].state, steps[3], steps[4]), slice(0, 1))
+    q, _ = algorithm.action_values(nest.index(frame, 3), before, taken[0])
+    parts = (proposed[None, :2], proposed[None, 2:], torch.ones(1, 1))
+    expected = algorithm.critics(algorithm.encoder(frame.observation[3]), *parts).amin(0)
     assert q.item() == pytest.approx(expected.item(), abs=1e-6)
+    assert algorithm.action_values(nest.index(frame, 4), taken[0].state, taken[1])[0].isnan()
 
 
 @pytest.mark.parametrize(
@@ -517,6 +518,17 @@ def test_prefix_critics_need_chunks():
         PrefixCritics(5, action_sizes=[2, 1])
     with pytest.raises(TaacError, match="one reward"):
         PrefixCritics(5, 2, action_sizes=[2])
+    with pytest.raises(TaacError, match="method's are none, for 4 choices: use it with sac_chunk or taac_chunk"):
+        PrefixCritics(5, action_sizes=[], num_choices=4)
+    with pytest.raises(TaacError, match="method's are 2, 2, 2: use it"):
+        PrefixCritics(9, action_sizes=[2, 2, 2])
+    with pytest.raises(TaacError, match="PrefixCritics value chunks, and QuadraticTrajectory proposes none"):
+        TaacAlgorithm(SPEC, bounded((1,), -1.0, 1.0), trajectory=QuadraticTrajectory(), critic_ctor=PrefixCritics)
+
+
+def test_another_way_to_combine_critics_is_refused():
+    with pytest.raises(TaacError, match=r"SacChunkAlgorithm\.combine_critics must be 'min' or 'mean', got 'average'"):
+        sac(combine_critics="average")
 
 
 # TAAC on chunks ---------------------------------------------------------------------------------------------------------------

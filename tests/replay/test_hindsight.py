@@ -429,10 +429,28 @@ def test_ends_by_the_goal_are_known_by_dense_rewards_too():
         for _ in range(50):
             replay.sample_batch(64, 2)
 
-    with pytest.raises(TaacError, match=r"an unusual reward, or one of the highest, as if the goal ended them"):
+    with pytest.raises(TaacError, match=r"a reward above the usual, or one of the highest, as if the goal ended them"):
         replayed(9.0)
     replayed(9.0, compute_terminated=reached)
     replayed(5.0)
+
+
+def test_failures_with_a_reward_of_their_own_are_none_of_the_goals_ends():
+    """Lava at 5 of each 10 places, which ends an episode with -1, under any goal. The goal is never reached."""
+
+    def lava(achieved, desired, info):
+        burnt = achieved[..., 0] % 10 == 5
+        return np.where(burnt, -1.0, (achieved == desired)[..., 0])
+
+    replay = buffer(length=400, compute_reward=lava, compute_terminated=reached)
+    for n in range(400):
+        place = n % 10
+        kind = FIRST if place in (0, 6) else LAST if place == 5 else MID
+        one = frame([kind], [n], [n // 10 * 10 + 200.0], discount=0.0 if kind == LAST else 1.0)
+        one.time_step.reward[:] = -1.0 if place == 5 else 0.0
+        replay.add(one)
+    for _ in range(20):
+        replay.sample_batch(64, 2)
 
 
 def test_failures_that_are_as_frequent_far_from_the_goal_are_none_of_its_ends():
