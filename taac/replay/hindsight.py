@@ -282,5 +282,6 @@ class HindsightReplayBuffer(ReplayBuffer):
             raise TaacError(
                 f"{self._ends_wrong} of {self._ends} sampled ends of episodes have a reward above the usual, or one of the "
                 "highest, as if the goal ended them, but the environment's compute_terminated(achieved_goal, desired_goal, info) "
-                "does not say so: they would be ends under any other goal, too. Define it, as SuccessEndsEpisode, or let them go on"
+                "does not say so: they would be ends under any other goal, too. Define it, as SuccessEndsEpisode, or let them "
+                "go on"
             )
