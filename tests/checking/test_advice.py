@@ -43,7 +43,7 @@ def test_nothing_looks_wrong_with_what_is_shipped():
         (["Intervals.summary_interval = 200000"], "there are no summaries"),
         (["Intervals.summary_interval = 3", "unroll_length = 4"], "summary_interval 3 is below the 4 environment steps"),
         (["create_environment.env_name = 'tests.toy_tasks:taac-test/PointMass-v0'"], "declares no time limit: unless its"),
-        (["replay_length = 5000"], "fewer than UpdateRatio.initial_collect_steps 10000"),
+        (["replay_length = 5000"], "fewer than those of UpdateRatio.initial_collect_steps 10000"),
         (["create_environment.env_name = 'tests.toy_tasks:taac-test/Reach-v0'", LIMITED], "such as taac+her"),
         (["evaluation_episodes = 2"], "is below create_experiment.evaluation_envs 5: 3 of them"),
         (["action_min_prob = 0.95"], "within 0.05 nats a dimension of the uniform policy"),

@@ -261,7 +261,10 @@ def test_a_monitor_leaves_statistics_alone(demonstrations):
     trainer = build(binding(demonstrations), SIGNALS, "create_agent.normalize_observations = True", method="sqil_sac")
     trained(trainer, 2)
     before = clones(trainer.agent)
-    trainer.reporter.monitor(trainer.agent, trainer.replay, 8, 2)
+    told = []
+    trainer.reporter.training = told.append
+    trainer.summarize()
+    assert "sqil/gradient_cosine" in told[0]
     assert all(torch.equal(before[name], value) for name, value in trainer.agent.state_dict().items())
 
 
