@@ -92,7 +92,7 @@ class Campaign:
         finally:
             self._launcher.stop()
             self._waiting, self._running = self._running + self._waiting, []
-            self._write(self.state())
+            self.note()
         return self.state()
 
     def note(self) -> None:

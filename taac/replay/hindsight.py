@@ -258,10 +258,11 @@ class HindsightReplayBuffer(ReplayBuffer):
                 f"{int(differs.sum())} of {len(given)} sampled frames, so hindsight would mix two tasks. A wrapper that changes "
                 "rewards or goals must define compute_reward, too; one that needs the info cannot be used"
             )
-        self._check_ends(time_step.discount[arrives] == 0, given, achieved, desired, seldom)
+        self._check_ends(time_step.discount[arrives] == 0, given, achieved, desired, seldom, usual)
 
     def _check_ends(
-        self, ended: torch.Tensor, given: torch.Tensor, achieved: torch.Tensor, desired: torch.Tensor, seldom: torch.Tensor
+        self, ended: torch.Tensor, given: torch.Tensor, achieved: torch.Tensor, desired: torch.Tensor, seldom: torch.Tensor,
+        usual: torch.Tensor,
     ) -> None:
         """Refuses ends by a goal that `compute_terminated` does not know.
 
@@ -269,7 +270,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         ends must then be far more frequent than elsewhere.
         """
         varies = bool(seldom.float().mean() >= 0.5)
-        special = given > given.quantile(0.9) if varies else seldom & (given > given.mode().values)
+        special = given > given.quantile(0.9) if varies else seldom & (given > usual)
         ends = ended & special
         if varies:  # as many ends as elsewhere are failures
             self._ends_by_chance += float((ended & ~special).sum() * special.sum() / (~special).sum())

@@ -383,6 +383,13 @@ def test_a_reward_that_is_not_of_batches_of_goals_is_refused(function, said):
         buffer(compute_reward=function)
 
 
+def test_a_refusal_names_a_frame_that_differs():
+    """Too many have differed in earlier batches, and none of this one does: the next that does is named."""
+    replay = chains(buffer(1, 200), [10], 200)
+    replay._seldom, replay._seldom_wrong = 100, 50
+    replay.sample_batch(64, 2)
+
+
 def test_rewards_of_success_are_compared_however_seldom_they_are():
     """In 2 of 1,000 frames the environment gives 10, and `compute_reward` 0."""
     replay = buffer(length=1000)

@@ -152,6 +152,7 @@ def test_what_cannot_be_set_is_refused(name, value, message):
     with pytest.raises(TaacError, match=message):
         trainer.attributes.set(name, value)
     assert [trainer.attributes.get(n) for n in trainer.attributes.names()] == before
+    assert trainer.attributes.state_dict() == {}  # a checkpoint does not ask for it again
     trainer.close()
 
 
