@@ -6,7 +6,7 @@ Until `initial_collect_steps`, an agent draws actions uniformly. SAC draws a new
 probability 1/2, SAC-Nrep holds each one for N steps. Prints for each way the share of episodes that reach the goal, its standard
 error, and the chance that one of the 10 episodes of 10,000 steps does.
 
-The second line says what the published normalisation of rewards makes of the cost of action: what a step at full force and one
+The last line says what the published normalisation of rewards makes of the cost of action: what a step at full force and one
 without force earn while no goal has been seen, in standard deviations.
 """
 

@@ -196,8 +196,8 @@ def training(options: argparse.Namespace) -> str:
         path = folder / method
         params = [f"create_experiment.device = '{options.device}'", f"num_env_steps = {options.steps}",
                   f"initial_collect_steps = {options.steps // 4}",
-                  *([] if "+" in method else ["learning_rate = 3e-4"]),
-                  f"evaluation_interval = {options.steps // 2}", *MODES["compiled, own CUDA graph"][0]]  # fmt: skip
+                  f"evaluation_interval = {options.steps // 2}", f"evaluation_episodes = {1 if options.quick else 20}",
+                  *MODES["compiled, own CUDA graph"][0]]  # fmt: skip
         command = ["train", "--root_dir", str(path), "--task", "HalfCheetah-v5", "--method", method]
         with open(path.with_suffix(".log"), "w", encoding="utf-8") as log:
             process = subprocess.Popen(
@@ -248,7 +248,9 @@ def machine(device: str) -> str:
 
 def main() -> int:
     flags = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    flags.add_argument("--out", default="runs/gpu_check", help="folder of the page, gpu.md, and of the trainings")
+    flags.add_argument(
+        "--out", default=time.strftime("runs/gpu_check/%Y-%m-%d_%H-%M-%S"), help="new folder, of gpu.md and of trainings"
+    )
     flags.add_argument("--device", default="cuda")
     flags.add_argument("--parts", default=",".join(PARTS), help="which, separated by commas")
     flags.add_argument("--rows", default=".", help="rows of the table of updates, a regular expression")
@@ -258,6 +260,9 @@ def main() -> int:
     options = flags.parse_args()
     if unknown := set(options.parts.split(",")) - set(PARTS):
         flags.error(f"--parts: no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    out = Path(options.out)
+    if (out / "gpu.md").exists():
+        flags.error(f"--out: {out} has the page of an earlier call; give another folder")
     if options.profile_one:
         profile_one(json.loads(options.profile_one))
         return 0
@@ -271,7 +276,6 @@ def main() -> int:
     options.frames, options.warmup, options.steps = (4_000, 3, 2_000) if options.quick else (100_000, 60, 20_000)
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")
     os.environ.setdefault("MUJOCO_GL", "disable")  # nothing is rendered
-    out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     page, parts, until = f"{machine(options.device)}\n", options.parts.split(","), time.time() + 60 * options.minutes
     for number, name in enumerate(parts):

@@ -202,7 +202,13 @@ def interleaved(
         for number in range(options.rounds):
             order = list(processes) if number % 2 == 0 else list(reversed(processes))
             for name in order:
-                rates[name].append(processes[name].measure(options.seconds))
+                if name in problems:
+                    continue
+                try:
+                    rates[name].append(processes[name].measure(options.seconds))
+                except RuntimeError as error:
+                    problems[name] = f"failed: {error}"
+                    del rates[name]
     for name, values in rates.items():
         say(f"  {name}: {statistics.median(values):,.1f} ({min(values):,.1f} to {max(values):,.1f})")
     return rates, about, problems

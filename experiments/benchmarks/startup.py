@@ -16,12 +16,6 @@ from experiments.benchmarks.common import goal
 from experiments.benchmarks.contenders import COMPILED, SAC, SB3, SBX, TAAC, ours, peer
 
 
-def parser() -> argparse.ArgumentParser:
-    flags = common.parser(__doc__.splitlines()[0])
-    flags.add_argument("--times", type=int, help="processes of each contender (default: 5; 1 with --quick)")
-    return flags
-
-
 def run(options: argparse.Namespace) -> dict[str, Any]:
     common.say("seconds to the first step and the first update")
     sent = {"task": "startup"}
@@ -30,7 +24,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     first_steps: dict[str, list[float]] = {c.name: [] for c in contenders}
     first_updates: dict[str, list[float]] = {c.name: [] for c in contenders}
     problems: dict[str, str] = {}
-    for _ in range(options.times or (1 if options.quick else 5)):
+    for _ in range(options.rounds):
         for contender in contenders:
             if contender.name in problems:
                 continue
@@ -59,4 +53,4 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    common.main("startup", parser(), run)
+    common.main("startup", common.parser(__doc__.splitlines()[0]), run)

@@ -98,7 +98,8 @@ TAGS: dict[str, str] = {
     "replay/fraction_repeated": "fraction of the replayed frames except LAST at which the rollout did not switch (b = 0)",
     "switch/{statistic}": "over frames except LAST: `advantage` is the mean of q_1 - q_0, less a decision's price, before "
     "clipping, `advantage_std` its standard deviation, `beta_std` that of beta_1",
-    "gradient/{group}": "norm of the gradient of a group of parameters, before clipping",
+    "gradient/{group}": "norm of the gradient of a group of parameters, before clipping, mean over the updates since the "
+    "last summary",
     "time/env_steps_per_second": "environment steps per second, over all environments, since the last summary",
     "time/updates_per_second": "gradient steps per second, since the last summary",
     "time/{activity}": "seconds since the last summary: `collecting`, `updating` (on a GPU as the host sees it), of which "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -18,7 +19,6 @@ from experiments.benchmarks import (
     hindsight,
     memory,
     ours,
-    ranks,
     rollout,
     startup,
     toy,
@@ -29,7 +29,6 @@ from experiments.benchmarks import (
 from experiments.benchmarks.contenders import ON_S_ALONE
 from tests import forked
 from tests.environments import envpool_stand_in
-from tests.ranks import together
 
 TINY = ["--quick", "--rounds", "2", "--seconds", "0.02", "--gin_param", "hidden_layers = (8,)"]
 NO_PEERS = ["--peers_python", "no/such/python"]
@@ -176,6 +175,23 @@ def test_ratios_are_taken_round_by_round():
     assert common.ratio_goal("what", rates, "a", "c", 3.0, {"c": "missing: it"})["problem"] == "c: missing: it"
 
 
+def test_a_contender_that_breaks_while_it_is_measured_costs_the_others_nothing(monkeypatch):
+    script = iter([2.0, "it broke", 3.0, 4.0])
+
+    def measure(seconds):
+        if isinstance(found := next(script), str):
+            raise RuntimeError(found)
+        return found
+
+    @contextlib.contextmanager
+    def started(contenders, options):
+        yield {"a": SimpleNamespace(measure=measure), "b": SimpleNamespace(measure=measure)}, {}, {}
+
+    monkeypatch.setattr(common, "started", started)
+    rates, _, problems = common.interleaved([], SimpleNamespace(rounds=3, seconds=1.0))
+    assert rates == {"a": [2.0, 3.0, 4.0]} and problems == {"b": "failed: it broke"}
+
+
 def test_a_meter_counts_what_comes_after_it_is_asked(monkeypatch):
     import io
     import sys
@@ -190,18 +206,6 @@ def test_a_meter_counts_what_comes_after_it_is_asked(monkeypatch):
     with pytest.raises(SystemExit):  # nobody asks again
         meter.tick(5)
     assert answers[1]["units"] == 5
-
-
-@pytest.mark.slow
-def test_ranks_count_the_bytes_of_their_messages():
-    """Of two ranks, each sends the message once: half of it to add up, and half of the sum."""
-    own = (*ranks.SETTINGS, "hidden_layers = (8,)", "batch_size = 8", "initial_collect_steps = 40", "replay_length = 100")
-    for found in together(ranks.work, own, 2, "sac"):
-        assert found.ranks == 2 and found.env_steps_per_second > 0 and found.updates_per_second > 0
-        critics, actor, temperature = 2 * (4 * 8 + 8 + 8 + 1), 3 * 8 + 8 + 2 * (8 + 1), 1
-        values = found.message_bytes // 4 - (critics + actor + temperature)
-        assert 2 < values < 20, "the loss, its check, and what is summarised"
-        assert found.wire_bytes == found.message_bytes
 
 
 @pytest.mark.slow

@@ -36,6 +36,9 @@ def test_a_part_that_fails_does_not_stop_the_next(monkeypatch, tmp_path):
     assert called(monkeypatch, "--device", "cpu", "--quick", "--parts", "tests,updates", "--out", tmp_path) == 0
     page = (tmp_path / "gpu.md").read_text(encoding="utf-8")
     assert "ZeroDivisionError" in page and page.index("ZeroDivisionError") < page.index("| a | table |")
+    with pytest.raises(SystemExit):  # an earlier page is not lost, and its trainings are not taken for new ones
+        called(monkeypatch, "--device", "cpu", "--quick", "--parts", "updates", "--out", tmp_path)
+    assert (tmp_path / "gpu.md").read_text(encoding="utf-8") == page
 
 
 def test_parts_share_the_time_that_is_left(monkeypatch, tmp_path):
