@@ -84,8 +84,8 @@ def load(method: str, params: tuple[str, ...], probe: dict[str, Any]) -> configu
     return configuration.load(["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"], [*SMALL, *bindings, *params])
 
 
-def build_from(loaded: configuration.Config) -> tuple[Agent, Any]:
-    """Builds an agent, which learns from a blank batch. Returns it with the spec of a stored frame.
+def build_from(loaded: configuration.Config) -> tuple[Agent, Any, list[str]]:
+    """Builds an agent, which learns from a blank batch. Returns it with the spec of a stored frame, and the loss's tags.
 
     Raises:
         TaacError: the method cannot be used so.
@@ -99,13 +99,14 @@ def build_from(loaded: configuration.Config) -> tuple[Agent, Any]:
             check_explorer(explorer, agent.algorithm, spec.rollout_info, environment.action_spec)
     finally:
         environment.close()
-    if first_update(agent, spec, loaded.bound("Trainer.segment_length"))[1] is not None:
+    tags, failure = first_update(agent, spec, loaded.bound("Trainer.segment_length"))
+    if failure is not None:
         raise TaacError("it fails on a blank batch")
-    return agent, spec
+    return agent, spec, tags
 
 
-def build(method: str, **probe: Any) -> tuple[configuration.Config, Agent, Any]:
-    """Builds both in one."""
+def build(method: str, **probe: Any) -> tuple[configuration.Config, Agent, Any, list[str]]:
+    """Does `load` and `build_from` in one."""
     loaded = load(method, (), probe)
     return loaded, *build_from(loaded)
 
@@ -126,7 +127,7 @@ def able(method: str) -> Able:
     one_agent = "create_agent.shared_policy = False"  # says what a MultiDiscrete space means
     kinds = tuple(kind for kind in ACTIONS if works(method, one_agent, actions=kind))
     own = "Box" if "Box" in kinds else "Discrete"
-    _, agent, spec = build(method, actions=own)
+    _, agent, spec, _ = build(method, actions=own)
     shared = "create_agent.shared_policy = True"
     return Able(
         actions=kinds,
@@ -215,9 +216,12 @@ def tag_rows(agent: Agent, tags: list[str]) -> Rows:
 
 def tail(method: str) -> str:
     """Returns what is generated at the end of a method's page."""
-    loaded, agent, spec = build(method, actions="Box" if works(method, actions="Box") else "Discrete")
+    try:
+        loaded, agent, _, told = build(method, actions="Box")
+    except TaacError:
+        loaded, agent, _, told = build(method, actions="Discrete")
     settings, results = setting_rows(loaded), (DOCS / "results.md").read_text(encoding="utf-8")
-    tags = tag_rows(agent, first_update(agent, spec, loaded.bound("Trainer.segment_length"))[0])
+    tags = tag_rows(agent, told)
     parts = [
         "## Settings",
         f"`gin/methods/{method}.gin` builds `{type(agent.algorithm).__name__}`. A [macro](../macros.md) has the task's value.\n"

@@ -59,6 +59,7 @@ def ours(page: Path) -> str:
 # --- links ------------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def anchors(text: str) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     found: set[str] = set()
@@ -122,11 +123,16 @@ def source_links(page: Path, text: str) -> list[tuple[str, Path]]:
     return [(name, (page.parent / path).resolve()) for name, path in found]
 
 
+@functools.cache
+def parsed(path: Path) -> ast.AST:
+    return ast.parse(text_of(path))
+
+
 def missing_in_source(page: Path, text: str) -> list[str]:
     """Names of functions, classes and methods in links to source files that these files do not define."""
     missing = []
     for name, path in source_links(page, text):
-        body: list[ast.AST] = [ast.parse(text_of(path))]
+        body: list[ast.AST] = [parsed(path)]
         for part in name.split("."):
             body = [n for scope in body for n in getattr(scope, "body", []) if getattr(n, "name", None) == part]
         missing += [] if body else [name]

@@ -184,7 +184,6 @@ class OneLayerValue(OneLayerCritics):
 
 def test_bindings_of_the_user_that_nothing_uses_are_refused_all_the_same():
     own = "TaacAlgorithm.critic_ctor = @OneLayerCritics"
-    trained("taac", own)  # the shipped file's CriticEnsemble.hidden_layers = %hidden_layers has nothing to bind to
     for unused in ("CriticEnsemble.hidden_layers = %hidden_layers", "CriticEnsemble.num_critics = 3"):
         with pytest.raises(TaacError, match=r"--gin_param: CriticEnsemble\..*nothing in this experiment uses"):
             build("taac", own, unused)

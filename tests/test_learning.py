@@ -69,11 +69,11 @@ def point_mass(method, env_name, *more, updates=400):
     return trainer, evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=7)
 
 
-SLOW = ("taac_q", "sac_krep", "sac_chunk", "taac_chunk", "sdar", "tla", "td3", "temporl", "temporl_ddpg")
-OTHERS = [pytest.param(method, marks=pytest.mark.slow) for method in SLOW]
+SLOW = ("sac", "taac_q", "sac_krep", "sac_chunk", "taac_chunk", "sdar", "tla", "td3", "temporl", "temporl_ddpg")
 
 
-@pytest.mark.parametrize("method", ["sac", *OTHERS])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", SLOW)
 def test_learns_to_drive_a_point_to_the_origin(method):
     """Standing still returns about -25, a random walk less; the best is about -4: straight to 0, and stay."""
     prices = ["TlaAlgorithm.decision_price = 0.02", "TlaAlgorithm.jerk_price = 0.02"] if method == "tla" else []
@@ -94,7 +94,8 @@ def test_learns_with_smooth_actors_correlated_noise_and_delays(method):
     """The actor's losses at a tenth of their weights, as rewards are near 0; delays of one step."""
     weights = {"caps": ("CAPS.temporal = 0.1", "CAPS.spatial = 0.1"), "l2c2": ("L2C2.upper = 0.1",)}
     _, episodes = point_mass(method, "PointMass-v0", "gamma = 0.95", *weights.get(method.split("+")[1], ()))
-    assert summarize(episodes).return_mean > -6.5, summarize(episodes)
+    result = summarize(episodes)
+    assert result.return_mean > -6.5 and (result.fraction_repeated == 0 or not method.startswith("sac")), result
 
 
 @pytest.mark.slow

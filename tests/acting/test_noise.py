@@ -253,7 +253,11 @@ TAKES = [m for m in METHODS if m not in REFUSE]
 SHORT = ["hidden_layers = (8,)", "initial_collect_steps = 36", "batch_size = 4"]
 
 
-@pytest.mark.parametrize("method", TAKES)
+# Those that make their actions in a way of their own; the others are SAC or TAAC with other returns.
+OWN = ("sac", "td3", "taac", "taac_l", "sac_krep", "sdar", "sac_recurrent", "temporl", "temporl_ddpg", "tla", "sac_hybrid")
+
+
+@pytest.mark.parametrize("method", thinned(TAKES, OWN))
 def test_an_action_is_made_of_the_noise_it_is_given(method):
     trainer = build(*SHORT, "num_envs = 3", *fitting(method), method=method)
     agent, rollout = trainer.agent, trainer.collector.rollout

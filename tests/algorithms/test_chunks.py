@@ -212,6 +212,7 @@ def test_a_window_by_hand(kinds, discount, actions, reward, product):
         assert left.item() == (actions - 1) / 2 and not others.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("critics", [CriticEnsemble, PrefixCritics])
 def test_a_chunk_that_terminates_early_is_worth_what_it_earned(critics):
     """One state; an action above 0.6 earns 1 and ends the episode. The critics are asked for whole chunks alone."""

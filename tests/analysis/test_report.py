@@ -74,8 +74,8 @@ def method_of(content, task, method):
 
 
 @pytest.mark.parametrize("last", [1, 3])
-def test_final_returns_are_means_of_the_last_evaluations(campaign, last):
-    content = make_report(campaign, Options(last=last))
+def test_final_returns_are_means_of_the_last_evaluations(campaign, comparison, last):
+    content = comparison if last == 3 else make_report(campaign, Options(last=last))
     for task in TASKS:
         for method in EFFECTS:
             of, expected = method_of(content, task, method), finals(task, method, last)
@@ -392,9 +392,6 @@ def test_over_tasks_are_normalised_by_the_anchors(comparison):
         assert of["area"]["mean"]["estimate"] == pytest.approx(areas.mean())
         fraction = next(p for p in block["profiles"]["methods"] if p["method"] == of["method"])["fraction"]
         assert fraction == pytest.approx([(scores > tau).mean() for tau in block["profiles"]["tau"]])
-    iqms = {m["method"]: m["final"]["iqm"]["estimate"] for m in block["methods"]}
-    differences = [iqms[p["x"]] - iqms[p["y"]] for p in block["pairs"]]
-    assert [p["difference"]["estimate"] for p in block["pairs"]] == pytest.approx(differences, abs=1e-12)
     assert [p["verdict"] for p in block["pairs"]] == ["better", "better", "inconclusive"]
     for i in block["improvement"]:
         of = [p["improvement"]["estimate"] for p in comparison["pairs"] if (p["x"], p["y"]) == (i["x"], i["y"])]

@@ -265,7 +265,7 @@ def test_coverage_of_a_tasks_mean(kind, runs, low, high):
     assert low <= holds <= high and undefined == 0
 
 
-@pytest.mark.parametrize("runs", [3, 5, 10])
+@pytest.mark.parametrize("runs", [3, 10])
 def test_solved_or_not_is_covered_by_bounds_or_called_undefined(runs):
     # All runs alike with probability 0.7^n + 0.3^n: 0.37, 0.17, 0.03; else the t interval covers 1.00, 1.00, 0.99.
     holds, undefined = coverage(lambda s: estimate_interval(s, "mean"), "solved", runs, 0.7, 1000)
@@ -281,7 +281,7 @@ def test_solved_or_not_is_covered_by_bounds_or_called_undefined(runs):
 LOGNORMAL_IQM = 2 * math.exp(0.28125) * (math.erf(-0.07551 / math.sqrt(2)) / 2 - math.erf(-1.42449 / math.sqrt(2)) / 2)
 
 
-@pytest.mark.parametrize("runs", [3, 5, 10])
+@pytest.mark.parametrize("runs", [3, 10])
 @pytest.mark.parametrize("kind, truth", [("normal", 0.0), ("lognormal", LOGNORMAL_IQM)])
 def test_coverage_of_the_iqm_over_tasks(kind, truth, runs):
     # On three like tasks, three runs each: 0.95; the percentile bootstrap 0.86.
@@ -338,7 +338,7 @@ def test_improvement_interval_solves_its_equation():
         assert (interval.estimate - p) ** 2 == pytest.approx(1.959964**2 * variance, rel=1e-5)
 
 
-@pytest.mark.parametrize("runs", [3, 5, 10])
+@pytest.mark.parametrize("runs", [3, 10])
 def test_coverage_of_the_probability_of_improvement(runs):
     # P(X > Y) = Phi(1 / sqrt 2) = 0.76. Measured 0.96, 0.96, 0.96.
     truth = 0.5 * (1 + math.erf(0.5))
@@ -408,7 +408,7 @@ def test_runs_that_do_not_differ_have_an_interval_by_bounds_only():
     assert bounded_difference(solved[:3], failed[:3], (0, 1)).low < 0 < d.low
 
 
-@pytest.mark.parametrize("runs", [3, 5, 10])
+@pytest.mark.parametrize("runs", [3, 10])
 @pytest.mark.parametrize("kind, highest", [("normal", 0.07), ("lognormal", 0.06), ("jitter", 0.07), ("solved", 0.07)])
 def test_intervals_of_no_difference_exclude_0_at_the_stated_rate(kind, highest, runs):
     # Measured at 3, 5, 10 runs: normal 0.04 0.05 0.05, lognormal 0.02 0.03 0.03, the others below 0.05.

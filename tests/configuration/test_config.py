@@ -76,6 +76,7 @@ def test_every_method_is_built_and_stepped(method):
     trainer = build(["gin/tasks/discrete_control.gin" if discrete else TASK, method], [*SMALL, *more])
     step(trainer)
     trainer.close()
+    assert gin.query_parameter("create_experiment.method") == method.stem
 
 
 @pytest.mark.parametrize(

@@ -246,16 +246,6 @@ def test_what_each_method_shows(method, tmp_path):
     assert b"histogram/td_error" in written and (b"histogram/advantage" in written) == (method == "taac")
 
 
-@pytest.mark.usefixtures("traced_only")
-def test_compiled_the_same_is_shown(tmp_path):
-    short = ("num_env_steps = 110", "Intervals.summary_interval = 55", "Learner.diagnostics = 'histograms'")
-    train(tmp_path / "eager", "taac", *short)
-    train(tmp_path / "compiled", "taac", *short, "create_agent.compile = True")
-    eager, compiled = (events.read(tmp_path / name).scalars for name in ("eager", "compiled"))
-    for tag in SHOWN["taac"]:
-        assert compiled[tag].value.tolist() == pytest.approx(eager[tag].value.tolist(), rel=1e-3, abs=1e-4), tag
-
-
 def test_another_kind_is_refused():
     with pytest.raises(TaacError, match=r"Learner\.diagnostics must be 'off', 'scalars' or 'histograms', got 'all'"):
         Diagnostics("all", agent_of())

@@ -57,10 +57,9 @@ def test_an_actor_with_batch_statistics_proposes_once():
 
 
 def test_compiled_updates_have_a_program_for_each(traced_only):
-    compiled, eager = (build(*SMALL, *more, method="sac") for more in ((COMPILE,), ()))
+    compiled = build(*SMALL, COMPILE, method="sac")
     trained(compiled, 4)
     torch.manual_seed(0)
     for program in (compiled.learner._program, compiled.learner._held_program):
         assert len(program._programs) == 1 and program.retraced == 0
     compiled.close()
-    eager.close()

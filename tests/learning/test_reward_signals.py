@@ -542,19 +542,19 @@ def test_roles_take_over_the_state_of_an_agent_that_learns_with_signals(tmp_path
 # gin -------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("file, tag", [("gail", "signal/gail_loss"), ("cloning", "cloning/loss")])
 @pytest.mark.parametrize("method", [method for method in REPRESENTATIVES if method != "temporl"])
-def test_gail_and_cloning_after_any_method_that_can_learn_from_demonstrations(method, file, tag, tmp_path):
+def test_gail_and_cloning_after_any_method_that_can_learn_from_demonstrations(method, tmp_path):
     more = ["create_environment.max_episode_steps = 30"] if method in DISCRETE_METHODS else []
     plain = build(*fitting(method), *more, method=method)
     recorded(plain, tmp_path / "e.npz", 2, lambda i: plain.agent.random_step)
-    trainer = build(
-        *fitting(method), *more, binding(tmp_path / "e.npz"), *(["Cloning.pretraining_updates = 2"] * (file == "cloning")),
-        method=method, files=[f"gin/{file}.gin"],
-    )  # fmt: skip
-    trainer.learner.pretrain(8, trainer.segment_length)
-    trained(trainer, 3)
-    assert tag in trainer.learner.losses and bool(torch.as_tensor(trainer.learner.losses[tag]).isfinite())
+    for file, tag in (("gail", "signal/gail_loss"), ("cloning", "cloning/loss")):
+        trainer = build(
+            *fitting(method), *more, binding(tmp_path / "e.npz"), *(["Cloning.pretraining_updates = 2"] * (file == "cloning")),
+            method=method, files=[f"gin/{file}.gin"],
+        )  # fmt: skip
+        trainer.learner.pretrain(8, trainer.segment_length)
+        trained(trainer, 3)
+        assert tag in trainer.learner.losses and bool(torch.as_tensor(trainer.learner.losses[tag]).isfinite())
 
 
 @pytest.mark.parametrize(

@@ -154,11 +154,14 @@ def test_on_the_cpu_nothing_is_captured(monkeypatch):
     assert cuda_graphs.captured(lambda inputs: run, None, [torch.ones(2)]) is run and CUDAGraph.made == 0
 
 
+NORMALISED = ["create_agent.normalize_rewards = True"]
+
+
 @pytest.mark.parametrize(
     "method, params",
     [
         pytest.param("sac", [*SCHEDULED, *SIZES], marks=pytest.mark.slow),
-        ("taac", [PRIORITIZED, "Learner.max_grad_norm = 0.5", "Learner.diagnostics = 'histograms'"]),
+        ("taac", [PRIORITIZED, *NORMALISED, "Learner.max_grad_norm = 0.5", "Learner.diagnostics = 'histograms'"]),
     ],
     ids=["SAC with schedules", "TAAC"],
 )

@@ -6,8 +6,6 @@ import gc
 import subprocess
 import sys
 
-import pytest
-
 from taac.machine.processes import settled_heap
 
 INTERRUPTED_WHILE_COMPILING = """
@@ -26,12 +24,9 @@ print(done.returncode != 0)
 """
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_signal_to_the_group_waits_for_the_compiler(name):
+def test_a_signal_to_the_group_waits_for_the_compiler():
     """The compiler finishes, this process gets the signal afterwards, and later children are interrupted as usual."""
-    code = INTERRUPTED_WHILE_COMPILING.replace("signal.SIG,", f"signal.{name},").replace(
-        "signal.SIG)", f"signal.{name})"
-    )
+    code = INTERRUPTED_WHILE_COMPILING.replace("signal.SIG,", "signal.SIGINT,").replace("signal.SIG)", "signal.SIGINT)")
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, start_new_session=True, check=True
     )

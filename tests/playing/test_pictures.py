@@ -19,7 +19,7 @@ from taac.playing.pictures import Pictures, action_parts
 from taac.specs import TensorSpec
 from taac.training import experiment
 from tests.environments.toys import env_id
-from tests.methods import every_method, fitting
+from tests.methods import METHODS, fitting, thinned
 from tests.training.test_tensorboard import TINY
 
 
@@ -42,7 +42,7 @@ def draw(folder, method, *params, file="x.gif", **settings):
     return pictures._film.steps
 
 
-@pytest.mark.parametrize("method", every_method())
+@pytest.mark.parametrize("method", thinned(METHODS, ("sac", "sac_discrete", "taac_q", "temporl")))
 def test_every_method_is_drawn(tmp_path, method):
     steps = draw(tmp_path, method)
     assert [s.number for s in steps] == list(range(1, 21))  # also where an action takes several

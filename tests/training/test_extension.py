@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 
 import pytest
@@ -251,6 +252,12 @@ def test_the_same_change_made_twice_is_told_twice(tmp_path):
     assert [entry["env_steps"] for entry in folder.read_run()["changed"]] == [10, 20, 30]
 
 
+@functools.cache
+def config_of_short_runs():
+    build(*SHORT, "num_env_steps = 120").close()
+    return configuration.operative_config()
+
+
 @pytest.mark.parametrize(
     "param, names",
     [
@@ -272,8 +279,7 @@ def test_the_same_change_made_twice_is_told_twice(tmp_path):
     ],
 )  # fmt: skip
 def test_which_settings_can_change(tmp_path, param, names):
-    build(*SHORT, "num_env_steps = 120").close()
-    held = configuration.operative_config()
+    held = config_of_short_runs()
     build(*SHORT, "num_env_steps = 120", *param.split("\n")).close()
     changes_made = extension.changes(held, configuration.operative_config())
     assert changes_made and not (names is None and extension.continues(held, configuration.operative_config()))

@@ -14,7 +14,6 @@ from taac.configuration import RunRequest
 from taac.errors import TaacError
 from taac.training import experiment
 from taac.training.summaries import unknown_tags
-from tests.methods import DISCRETE_METHODS, every_method
 
 SMALL = ("hidden_layers=8,", "replay_length=500", "evaluation_envs=2")
 
@@ -154,10 +153,10 @@ def test_frames_are_replayed_as_often_as_their_steps_earn():
     assert "are lost before any update" not in told
 
 
-@pytest.mark.parametrize("method", every_method("sdar", "sac_krep", "sac_value", "sac_hybrid"))
-def test_every_method_computes_its_first_loss_on_blank_frames(method):
-    task = "CartPole-v1" if method in DISCRETE_METHODS else "Pendulum-v1"
-    trainer = build(method=method, task=task)
+@pytest.mark.parametrize("method", ["taac", "sac_recurrent"])
+def test_a_first_loss_on_blank_frames_moves_nothing(method):
+    """That each method has one is tested by the tables of docs/methods."""
+    trainer = build(method=method)
     spec = experiment.experience_spec(trainer.environment, trainer.agent)
     before = {name: tensor.clone() for name, tensor in trainer.agent.state_dict().items()}
     state = torch.get_rng_state()

@@ -8,7 +8,6 @@ from taac import configuration
 from taac.configuration import run_request
 from taac.errors import TaacError
 from taac.training import experiment
-from tests.methods import FILES
 
 TASK = "gin/tasks/simple_control.gin"
 SMALL = ["hidden_layers = (8,)", "create_environment.env_name = 'Pendulum-v1'"]
@@ -18,8 +17,8 @@ def bound(loaded):
     return next((b.value for b in loaded.bindings.values() if b.name == "method"), None)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_every_shipped_method_file_binds_its_name(name):
+@pytest.mark.parametrize("name", ["sqil_sac", "sqil_taac"])
+def test_the_other_method_files_bind_their_names(name):  # see tests/configuration/test_config.py
     assert bound(configuration.load([TASK, f"gin/methods/{name}.gin"])) == name
 
 

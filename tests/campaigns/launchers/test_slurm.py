@@ -105,7 +105,7 @@ def test_a_task_that_fails_says_so_and_setup_lines_come_before(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_during_set_up_starts_nothing(tmp_path, slurm_commands, number):
     """SLURM requeues a task that it preempts; near the time limit the task has to ask for it."""
-    runs, script = array_of(tmp_path, setup=(f"touch {tmp_path}/on; sleep 1",))
+    runs, script = array_of(tmp_path, setup=(f"touch {tmp_path}/on; sleep 0.3",))
     task = start(script, 0, slurm_commands)
     wait_for((tmp_path / "on").exists, task)
     task.send_signal(number)
@@ -115,7 +115,7 @@ def test_a_signal_during_set_up_starts_nothing(tmp_path, slurm_commands, number)
 
 
 def test_a_task_is_not_requeued_for_ever(tmp_path, slurm_commands):
-    _, script = array_of(tmp_path, setup=(f"touch {tmp_path}/on; sleep 1",))
+    _, script = array_of(tmp_path, setup=(f"touch {tmp_path}/on; sleep 0.3",))
     task = start(script, 0, slurm_commands, SLURM_RESTART_COUNT="100")
     wait_for((tmp_path / "on").exists, task)
     task.send_signal(signal.SIGUSR1)
