@@ -27,7 +27,7 @@ from taac.errors import TaacError
 from taac.runs import layout
 from taac.runs.terminal import printable
 
-Bounds: TypeAlias = "tuple[float, float] | Mapping[str, tuple[float, float]] | None"
+Bounds: TypeAlias = "tuple[float, float] | Mapping[str, tuple[float, float]] | str | None"
 
 
 @dataclasses.dataclass(repr=False, eq=False)
@@ -193,7 +193,7 @@ def report(
         output_dir: the folder of the report; by default `root_dir`.
         baseline: compares every method with this one only.
         paired: compares runs with the same seed.
-        bounds: the lowest and the highest possible return, or these by task.
+        bounds: the lowest and the highest possible return, or these by task; "none": not even those that an environment declares.
         last_evaluations: the final return is the mean of so many last evaluations.
         at_step: compares at this environment step; by default where the first finished run ended.
         allow_mixed: compares runs even if their budgets, versions or update ratios differ.
@@ -219,10 +219,12 @@ def report(
 
 
 def _bounds(bounds: Bounds) -> tuple[str, ...]:
+    if bounds == "none":
+        return ("none",)
     by_task: Mapping[str, Any] = bounds if isinstance(bounds, Mapping) else {} if bounds is None else {"": bounds}
     found = []
     for task, given in by_task.items():
         if isinstance(given, str) or not isinstance(given, Iterable) or len(pair := tuple(given)) != 2:
-            raise TaacError(f"bounds must be (lowest, highest), or these by task, got {given!r:.200}")
+            raise TaacError(f"bounds must be (lowest, highest), or these by task, or 'none', got {given!r:.200}")
         found.append(f"{f'{task}=' if task else ''}{pair[0]},{pair[1]}")
     return tuple(found)

@@ -71,6 +71,7 @@ def prefilled(replay_buffer: ReplayBuffer, frames: Experience) -> ReplayBuffer:
     last = dealt.time_step.step_type.clone()
     last[-1] = int(StepType.LAST)
     dealt = dealt._replace(time_step=dealt.time_step._replace(step_type=last))
+    replay_buffer.reserve(length)  # at once, which needs less memory than growing
     for t in range(length):
         replay_buffer.add(nest.index(dealt, t))
     return replay_buffer
@@ -88,7 +89,7 @@ class Demonstrations(ReplayBuffer):
         digest = hashlib.sha256()
         # The digest leaves out `rollout_info`, which the algorithm computes and which may be rounded differently elsewhere.
         for leaf in nest.flatten(frames.time_step):
-            digest.update(leaf.cpu().contiguous().numpy().tobytes())
+            digest.update(leaf.cpu().flatten().numpy())
         self.digest = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
         self.reserve(count)
         for held, leaf in zip(self._leaves, nest.flatten_like(self._storage, frames)):

@@ -89,7 +89,7 @@ class Learner:
         diagnostics: what summaries report besides losses. "off": nothing more. "scalars": statistics of critics, policy,
             switch and gradients, see `Diagnostics`. "histograms": also histograms of the last update.
         cloning: behaviour cloning of demonstrations, before or during training; see `Cloning`.
-        demonstrations: what cloning and reward signals learn from, if they need it.
+        demonstrations: returns what cloning and reward signals learn from; called if they need it.
         importance_weights: what the weights of prioritised replay multiply. "all": the loss of actor, critics and
             temperatures. "critics": only the gradients of the groups "critic", "value" and "value_encoder", as in methods that
             learn only Q (arXiv:1511.05952).
@@ -125,7 +125,7 @@ class Learner:
         value_encoder_learning_rate: float | Schedule | None = None,
         value_learning_rate: float | Schedule | None = None,
         diagnostics: Literal["off", "scalars", "histograms"] = "off",
-        demonstrations: Demonstrations | None = None,
+        demonstrations: Callable[[], Demonstrations] | None = None,
     ):
         if agent.role != "learn":
             raise TaacError(f"an agent with role '{agent.role}' cannot learn; build it with role 'learn'")

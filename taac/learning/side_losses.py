@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import gin
@@ -96,10 +96,10 @@ class SideLosses:
         demonstrations: sampled for cloning and for the signals that need demonstrations; None if nothing needs them.
     """
 
-    def __init__(self, agent: Agent, cloning: Cloning | None, demonstrations: Demonstrations | None):
+    def __init__(self, agent: Agent, cloning: Cloning | None, demonstrations: Callable[[], Demonstrations] | None):
         self.agent, self.cloning = agent, cloning
         self.need_demonstrations = cloning is not None or any(s.needs_demonstrations for s in agent.signals)
-        self.demonstrations = demonstrations if self.need_demonstrations else None
+        self.demonstrations = demonstrations() if demonstrations is not None and self.need_demonstrations else None
         self._learning = [signal for signal in agent.signals if trainable(signal)]
 
     @property

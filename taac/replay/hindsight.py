@@ -141,7 +141,7 @@ class HindsightReplayBuffer(ReplayBuffer):
     def sample_batch(self, batch_size: int, length: int, progress: float = 0.0) -> Batch:
         if not self.probability:
             return super().sample_batch(batch_size, length, progress)
-        new = self._new_goals(batch_size, length)
+        new = self._new_goals(batch_size, length, self.probability)
         if self.skip_achieved:
             new = self._drawn_again(new, length)
         batch, learnt = self.at(new.environment, new.first, length), new.first + self.burn_in
@@ -154,19 +154,19 @@ class HindsightReplayBuffer(ReplayBuffer):
         relabelled = self._relabelled(time_step, new.goal, new.drawn & inside, frame > learnt)
         return batch._replace(experience=batch.experience._replace(time_step=relabelled))
 
-    def _new_goals(self, batch_size: int, length: int) -> _NewGoals:
-        """Draws segments, and a new goal for some of them."""
+    def _new_goals(self, batch_size: int, length: int, probability: float) -> _NewGoals:
+        """Draws segments, and with this probability a new goal for each that has a next frame."""
         environment, first = self.positions(batch_size, length)
         learnt = first + self.burn_in
         begin, end = self.episode_bounds(environment, learnt)
-        drawn = (torch.rand(batch_size, device=self.device) < self.probability) & (learnt < end)
+        drawn = (torch.rand(batch_size, device=self.device) < probability) & (learnt < end)
         goal = self._achieved_goal(environment, self._achieved_at(begin, learnt, end))
         return _NewGoals(environment, first, begin, end, drawn, goal)
 
     def _drawn_again(self, new: _NewGoals, length: int) -> _NewGoals:
         """Replaces segments whose new goals were achieved when their episodes began; see `skip_achieved`."""
         batch_size = len(new.first)
-        others = self._new_goals(_TRIES * batch_size, length)
+        others = self._new_goals(_TRIES * batch_size, length, 1.0)
         order = torch.randperm(_TRIES * batch_size, device=self.device).view(_TRIES, -1)  # they are drawn from old to new
         tried = _NewGoals(*(torch.cat([x.unsqueeze(0), y[order]]) for x, y in zip(new, others)))  # [1 + tries, B', ...]
         achieved = self._achieved_goal(tried.environment.flatten(), tried.begin.flatten())

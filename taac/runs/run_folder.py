@@ -219,10 +219,11 @@ class RunFolder:
         self.best.remove([steps for steps in self.best.saved() if since < steps < env_steps])
 
     def trim_best(self, up_to: int) -> None:
-        """Keeps only the best agent of evaluations up to a checkpoint, or where the run begins or resumes."""
+        """Keeps the best agent of evaluations up to where the run is, and up to each checkpoint from which it may go on."""
         saved = self.best.saved()
-        kept = max((steps for steps in saved if steps <= up_to), default=None)
-        self.best.remove([steps for steps in saved if steps != kept])
+        ends = [up_to, *(steps for steps in self.checkpoints.saved() if steps < up_to)]
+        kept = {max((steps for steps in saved if steps <= end), default=None) for end in ends}
+        self.best.remove([steps for steps in saved if steps not in kept])
 
     def records(self) -> dict[str, Any]:
         """Returns a checkpoint's copy of the other files: their texts, and what run.json holds."""

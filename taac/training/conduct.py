@@ -11,7 +11,7 @@ from typing import Any
 
 from taac import configuration
 from taac.configuration import Config, RunRequest, gin_state, shipped
-from taac.errors import DivergedError, Interrupted, RankLost, TaacError
+from taac.errors import Interrupted, NotFiniteError, RankLost, TaacError
 from taac.machine.products import slowness
 from taac.ops.schedules import Schedule
 from taac.parallel.data_parallel import RESUME, TRAIN
@@ -349,7 +349,7 @@ def _train(trainer: Trainer, folder: RunFolder, interruption: Interruption, abou
     except RankLost as error:
         _mark(folder, status="interrupted")
         raise Interrupted(_lost(error)) from error
-    except DivergedError as error:
+    except NotFiniteError as error:  # of the agent, or of a simulator that its actions have broken
         _mark(folder, status="diverged", diverged={"env_steps": trainer.env_steps, "error": shortened(error)})
         raise
     except TaacError as error:

@@ -246,8 +246,11 @@ def create_experiment(
                 steps = (nest.index(frames.time_step, slice(t, t + 1)) for t in range(len(frames.time_step.reward)))
                 agent.count_recorded(steps, num_envs=1)
             # Cloning and signals learn from transitions, none of which begins at the last frame of a segment.
-            shown = {"demonstrations": Demonstrations(frames, replay_where, burn_in, False)}
+            shown = {"demonstrations": functools.partial(Demonstrations, frames, replay_where, burn_in, False)}
+            demonstrated = len(frames.time_step.step_type)
+            del frames
         learner = learner_ctor(agent, **shown)
+        shown.clear()  # so that the memory of the frames is free for the replay buffer
         checks.check_use_of_demonstrations(learner, demonstrations, demonstrations_ctor)
         other: dict[str, Any] = {"recorded": True, "render_mode": "rgb_array"} if evaluation_video else {}
         evaluation_environment = create_environment(num_envs=evaluation_envs, asynchronous=False, evaluating=True, **other)
@@ -273,7 +276,7 @@ def create_experiment(
             load_from=(load_from,) if isinstance(load_from, str) else load_from, replay=replay, ranks=ranks,
         )  # fmt: skip
         if demonstrations is not None:
-            checks.check_demonstrations(len(frames.time_step.step_type), trainer.segment_length)
+            checks.check_demonstrations(demonstrated, trainer.segment_length)
         if offline:
             checks.check_offline(trainer.segment_length, replay_buffer, agent)
         opened.pop_all()  # all is well, so the trainer closes them from here on

@@ -378,7 +378,8 @@ class Trainer:
         if not self.evaluator.unfinished:
             self.collector.give_up()
             due = self.intervals.due(self._iteration_began, self.env_steps)
-            self.evaluator.unfinished = due.evaluation  # done when the run goes on
+            # Done when the run goes on, unless it was done before the failure.
+            self.evaluator.unfinished = due.evaluation and self.evaluator.evaluated_at != self.env_steps
         self.save(folder)
         return (
             f"A checkpoint was written at {self.env_steps} environment steps: once the environment works again, the same "

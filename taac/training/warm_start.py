@@ -41,8 +41,8 @@ def load_parts(
             "runs/a/best:actor" is that of the agent of its best evaluation. A module is one of the algorithm's ("actor",
             "critics", "encoder", "actor.hidden"...), "algorithm" for all of it, "observation_normalizer",
             "reward_normalizer" or "reward_signals". "runs/a:optimizer" are its moments and counts of steps; learning rates stay.
-            "runs/a:replay" are its frames, with priorities if there are any; running episodes end at the last one. Their rewards
-            count for the statistics of returns, unless "reward_normalizer" is loaded, too.
+            "runs/a:replay" are its frames, with priorities, which a prioritised `ring` needs; running episodes end at the last
+            one. Their rewards count for the statistics of returns, unless "reward_normalizer" is loaded, too.
         ring: the empty buffer that takes frames. None: none can be taken.
 
     Raises:

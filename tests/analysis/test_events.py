@@ -112,6 +112,12 @@ def test_files_count_in_the_order_of_the_runs_numbers_and_then_of_names(tmp_path
     assert series(tmp_path) == {5: 2} and set(series(tmp_path, "all")) == {0, 1, 2}
 
 
+def test_a_file_of_another_program_voids_nothing_of_the_run(tmp_path):
+    write(tmp_path, "1.host.taac-0-0123456789abcdef", [start(0), point(5, 5.0)])
+    write(tmp_path, "2", [start(0), point(7, 7.0, "other")])
+    assert series(tmp_path) == {5: 5} and series(tmp_path, "other") == {7: 7}
+
+
 def test_later_points_of_a_step_count_and_are_reported(tmp_path):
     write(tmp_path, "1", [point(1, 1.0), point(3, 3.0), point(1, 9.0), point(2, 2.0), point(1, 1.0, "b")])
     found = events.read(tmp_path)

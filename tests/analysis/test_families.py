@@ -63,6 +63,14 @@ def test_solved_or_not_is_fishers_exact_test(m, n):
             assert permutations.two_samples(x, y) == pytest.approx(expected, **tolerance)
 
 
+@pytest.mark.parametrize("pairs, findable, fewest", [(1, True, 4), (3, True, 4), (6, False, 5)])
+def test_solved_or_not_needs_runs_whose_interval_can_exclude_0(pairs, findable, fewest):
+    """All of 4 solved against none of 4, at the level 0.05 / 6: 1 - sqrt(2) (1 - (0.05 / 12)^(1/4)) < 0."""
+    half = np.arange(4) % 2.0
+    told = family({"T": dict.fromkeys("abcd", half)}, [*itertools.combinations("abcd", 2)][:pairs], (0.0, 1.0)).values()
+    assert [(t.difference.verdict, t.findable, t.fewest) for t in told] == [("inconclusive", findable, fewest)] * pairs
+
+
 def test_four_of_four_against_none_by_hand():
     # 2 of (8 choose 4) = 70 arrangements; of six runs 2 of 20.
     assert permutations.two_samples(np.ones(4), np.zeros(4)) == 2 / 70 == permutations.smallest_p_value([(4, 4)])

@@ -68,7 +68,7 @@ def test_a_label_says_what_differs(tmp_path, settings, expected):
         "create_experiment.evaluation_video = True\nReporter.loggers = @Wandb()\nWandb.project = 'x'\n",
         "Reporter.loggers = (@Wandb(), @my/Mlflow())\nmy/Mlflow.uri = 'x'\nWandb.project = 'x'\n",
         "checkpoint_interval = 7\nIntervals.checkpoint_interval = %checkpoint_interval\n",
-        "Saving.save_best = False\nSaving.keep_checkpoints = 1\n",
+        "Saving.save_best = False\nSaving.keep_checkpoints = 1\nSaving.save_replay = False\n",
         "RemoteCollector.launcher = 'ray'\nRemoteCollector.ray_address = '10.0.0.5:6379'\n",
     ],
 )
@@ -79,6 +79,7 @@ def test_what_changes_nothing_in_a_run_tells_no_runs_apart(tmp_path, text):
 def test_a_run_that_failed_at_once_gives_no_method_another_name(tmp_path):
     make_run(tmp_path / "a")
     make_run(tmp_path / "b", seed=1, status="failed", steps=(), extra_gin="A.gamma = 0.5\n")
+    make_run(tmp_path / "c", seed=2, status="failed", steps=(0,), extra_gin="A.gamma = 0.5\n")
     records, notes = groups.labelled(run_records.find(tmp_path))
     assert {r.method for r in records} == {"sac"} and notes == []
 

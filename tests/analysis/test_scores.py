@@ -135,6 +135,10 @@ def test_a_run_that_is_trained_again_has_diverged_until_it_gets_further(tmp_path
         record = next(r for r in run_records.find(tmp_path) if r.folder == "odd")
         assert record.diverged == found
         assert f"it diverged at {at} environment steps, and was trained again from 300 on" in record.notes
+    twice = {"env_steps": 400, "diverged": {"env_steps": 450, "error": "the loss"}}
+    now = {"status": "diverged", "diverged": {"env_steps": 420, "error": "the loss"}, "resumed": [twice]}
+    (folder / "run.json").write_text(json.dumps({**about, **now}))
+    assert next(r for r in run_records.find(tmp_path) if r.folder == "odd").diverged == 420
 
 
 def test_a_diverged_run_with_another_problem_is_left_out(tmp_path):

@@ -94,7 +94,7 @@ def test_comparisons_that_cannot_be_are_refused(tmp_path, arguments, message):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"bounds": [0, 1, 2]}, r"bounds must be \(lowest, highest\), or these by task, got \[0, 1, 2\]"),
+        ({"bounds": [0, 1, 2]}, r"bounds must be \(lowest, highest\), or these by task, or 'none', got \[0, 1, 2\]"),
         ({"bounds": {"Pendulum-v1": 3}}, "bounds must be"), ({"at_step": "20000"}, "at_step must be an integer, got '20000'"),
         ({"output_dir": __file__}, "output_dir must be a folder, got the file"),
         ({"last_evaluations": None}, "last_evaluations must be an integer, got None"),
@@ -111,6 +111,8 @@ def test_every_option_reaches_the_report(monkeypatch, tmp_path):
     monkeypatch.setattr(comparing, "write_report", lambda content, folder: [folder])
     plain = {"paired": True, "baseline": "sac", "at_step": 5, "allow_mixed": True}
     files = {"anchors": tmp_path / "a.json", "published": tmp_path / "p.json"}
+    taac.report(tmp_path, bounds="none")
+    assert asked.pop().bounds == ("none",)
     taac.report(tmp_path, last_evaluations=1, bounds=(-1, 2), group_by="gamma", **plain, **files)
     assert asked == [Options(last=1, bounds=("-1,2",), group_by=("gamma",), **plain, **files)]
     assert asked[0] != Options() and all(asked[0]._asdict()[name] != Options()._asdict()[name] for name in Options._fields)

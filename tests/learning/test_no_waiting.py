@@ -135,7 +135,7 @@ def test_demonstrations(monkeypatch):
     shown = nest.map_structure(lambda x: x[0].to(META), make_batch())
     with monkeypatch.context() as patched:  # of their digest, which is taken once
         patched.setattr(torch.Tensor, "cpu", lambda x: torch.zeros(x.shape))
-        learner = Learner(agent, cloning=cloning, matmul="plain", demonstrations=Demonstrations(shown, META))
+        learner = Learner(agent, cloning=cloning, matmul="plain", demonstrations=lambda: Demonstrations(shown, META))
     learner.guard.interval, learner.num_updates = CUDA_INTERVAL, 1
     trainer = built("sac")
     trainer.close()

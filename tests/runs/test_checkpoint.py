@@ -106,7 +106,9 @@ def test_the_best_agent_as_of_the_last_checkpoint_is_kept_for_a_kill(tmp_path):
         assert folder.best.saved() == [steps, 10]  # killed now, the run goes on from 10
     folder.checkpoints.save(40, {})
     folder.trim_best(40)
-    assert folder.best.saved() == [30]
+    assert folder.best.saved() == [30, 10]  # for the run that goes on from 10, because the checkpoint of 40 is damaged
+    folder.trim_best(10)
+    assert folder.best.saved() == [10]
 
 
 def test_left_overs_of_a_kill_are_swept_away_and_what_is_not_ours_is_left_alone(tmp_path):

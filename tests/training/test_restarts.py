@@ -115,6 +115,28 @@ def test_an_evaluation_that_fails_leaves_a_checkpoint(tmp_path):
     again.close()
 
 
+def test_an_evaluation_that_was_done_before_a_failure_is_not_done_again(tmp_path):
+    """A hook fails between the evaluation and the checkpoint of the last step."""
+
+    def fails(trainer):
+        if trainer.env_steps >= 80:
+            raise EnvironmentFailed("gone")
+
+    settings = fragile(tmp_path, "raise", at=7, times=0, asynchronous=False)
+    trainer = build(*settings, method="sac")
+    folder = RunFolder(tmp_path / "run")
+    folder.begin("x", {})
+    trainer.hooks.add("after_evaluation", fails)
+    with pytest.raises(EnvironmentFailed, match="A checkpoint was written at 82"):
+        trainer.train(folder)
+    trainer.close()
+    again = build(*settings, method="sac")
+    again.resume(folder)
+    again.train(folder)
+    again.close()
+    assert [int(row["env_steps"]) for row in rows(folder.path)] == [82]
+
+
 def test_episodes_that_cannot_begin_after_a_restart_are_begun_again(tmp_path):
     trainer = build(*fragile(tmp_path, "raise", at=9, times=1), method="sac")
     folder, reset, calls = RunFolder(tmp_path / "run"), trainer.environment.reset, []

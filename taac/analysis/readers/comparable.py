@@ -53,8 +53,8 @@ def mixtures(records: Sequence[Record]) -> list[str]:
 
 
 def failed_at_once(record: Record) -> bool:
-    """Returns whether a run failed before its first evaluation."""
-    return record.status == "failed" and NO_EVALUATION in record.problems
+    """Returns whether a run failed before its first evaluation, that of the untrained agent aside."""
+    return record.status == "failed" and (NO_EVALUATION in record.problems or record.last_step == 0)
 
 
 def refuse_mixtures(records: Sequence[Record], allow_mixed: bool) -> list[str]:

@@ -47,12 +47,14 @@ def read(folder: Path) -> Events:
 
     - Files are read in the order of the numbers that the run gave them, which does not depend on clocks; files of other programs
       come last, by name. A file is read up to its first damaged record, which is noted.
-    - A restarted run begins its file with a step. Earlier points at this step or later are void.
+    - A restarted run begins its file with a step. Earlier points at this step or later are void, but not by
+      files of other programs.
     - If a step occurs twice, the later point counts.
     - Links, pipes and devices are not opened, but noted, and so is what lies beyond the limits above.
     """
     reader, notes, left = _Reader(), [], MAX_BYTES
     numbers = {path: layout.number_of_event_file(path.name) for path in folder.glob("*tfevents*")}
+    own = any(number is not None for number in numbers.values())
     for path in sorted(numbers, key=lambda path: (numbers[path] is None, numbers[path] or 0, path.name)):
         try:
             if path.is_dir() or not files.check_file(path):
@@ -63,7 +65,7 @@ def read(folder: Path) -> Events:
             continue
         left -= len(raw)
         try:
-            reader.read(raw)
+            reader.read(raw, restarts=numbers[path] is not None or not own)
         except Damaged as error:
             notes.append(f"{path.name}: {error}")
     scalars, twice = {}, []
@@ -89,13 +91,13 @@ class _Reader:
         self._newest = -MAX_STEP  # no point has a later step
         self._began: float | None = None  # wall time at which the run would have begun without its pauses
 
-    def read(self, raw: bytes) -> None:
+    def read(self, raw: bytes, restarts: bool) -> None:
         """Adds a file's points. Raises `Damaged` at a damaged record; those before it were read."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
         for event in _events(raw):
             step, wall_time = event.step, event.wall_time
-            if event.session_log.status == SessionLog.START:
+            if restarts and event.session_log.status == SessionLog.START:
                 self._restart(step, wall_time)
             if self._began is None:
                 self._began = wall_time

@@ -31,6 +31,7 @@ _NO_MATTER = (
     TUNING, RETURN_BOUNDS,
     "create_experiment.seed", "create_experiment.method", "create_experiment.evaluation_video",
     "checkpoint_interval", "Intervals.checkpoint_interval", "Saving.keep_checkpoints", "Saving.save_best",
+    "Saving.save_replay",
     "Evaluator.initial_evaluation", "Reporter.loggers",
     "RemoteCollector.launcher", "RemoteCollector.ray_address", "RemoteCollector.timeout", "RemoteCollector.max_replacements",
 )  # fmt: skip
@@ -79,8 +80,8 @@ class Record(NamedTuple):
         return int(self.steps[-1]) if self.steps.size else None
 
     def at_end(self, name: str = "return_mean") -> float:
-        """Returns the mean of a column over the last evaluations; of the return, the final return of the run."""
-        return float(self.evaluations[name][-LAST:].mean())
+        """Returns the mean of a column over the last evaluations of training; of the return, the final return of the run."""
+        return float(self.evaluations[name][self.steps > 0][-LAST:].mean())
 
 
 def find(root: Path) -> list[Record]:
@@ -272,7 +273,7 @@ def _divergence(about: Mapping[str, Any], evaluations: Mapping[str, np.ndarray])
     # A run that is trained again has diverged until it gets further than before.
     found = [history.diverged_at(entry) for entry in (about, *history.entries(about, "resumed"))]
     last = max(evaluations["env_steps"], default=0)
-    at = max((at for at in found if at is not None and at >= last), default=None)
+    at = min((at for at in found if at is not None and at >= last), default=None)
     return (None, "") if at is None else (at, "training met numbers that are not finite,")
 
 

@@ -277,9 +277,10 @@ def _over_tasks(block: dict[str, Any]) -> list[str]:
     else:
         lines += [f"Normalised scores, (y - y0) / (y1 - y0), over {len(block['tasks'])} tasks:", ""]
         for measure, name in MEASURES.items():
-            head = ["method", "diverged", "rank", *(f"{name}, {s}" for s in ("IQM", "median", "mean", "optimality gap"))]
+            ranked = ["rank"] if measure == "final" else []  # by the IQM of final scores
+            head = ["method", "diverged", *ranked, *(f"{name}, {s}" for s in ("IQM", "median", "mean", "optimality gap"))]
             rows = [
-                [m["method"], m["diverged"], with_interval(m.get("rank")), *map(with_interval, m[measure].values())]
+                [m["method"], m["diverged"], *(with_interval(m.get(r)) for r in ranked), *map(with_interval, m[measure].values())]
                 for m in block["methods"]
                 if m[measure]
             ]
@@ -306,7 +307,7 @@ def note_on_seeds(methods: int, seeds: int) -> list[str]:
     least = fewest_runs()
     if methods < 2 or seeds >= least:
         return []
-    return [f"note: {seeds} seed{'s'[: seeds - 1]} of each method can give no verdict on a task; {least} are the least"]
+    return [f"note: {seeds} seed{'s'[: seeds - 1]} of each method alone can give no verdict on a task; {least} are the least"]
 
 
 def verdict_line(pair: dict[str, Any]) -> str:

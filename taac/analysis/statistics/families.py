@@ -25,6 +25,7 @@ Source: Lachin, Controlled Clinical Trials 1999 (worst rank); Brunner and Munzel
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -106,6 +107,10 @@ def verdicts(
         findable = _enough(c) and (not undecided or factor * permutations.smallest_p_value(runs, paired) <= level)
         detectable = _detectable(c, base.spread, compares, level / family) if findable and undecided else None
         fewest = permutations.fewest_runs(paired, factor, len(c.x))
+        if not paired and _solved_or_not(c):  # whose interval must be able to exclude 0, too
+            findable = findable and (not undecided or _may_exclude_0(c.x[0].size, c.y[0].size, 1 - level / family))
+            fewest = next(n for n in itertools.count(fewest) if _may_exclude_0(n, n, 1 - level / family))
+            detectable = detectable if findable else None
         alone = p if exact else base.p_value
         found.append(Verdict(difference, compares, alone, p, effect, fewest, findable, detectable))
     return found
@@ -218,6 +223,11 @@ def permutation_p_value(c: Comparison, paired: bool = False, draws: int = permut
 
 def _solved_or_not(c: Comparison) -> bool:
     return c.bounds is not None and all(np.isin(task, c.bounds).all() for task in (*c.x, *c.y))
+
+
+def _may_exclude_0(m: int, n: int, confidence: float) -> bool:
+    """Returns whether the interval of runs that are solved or not can exclude 0."""
+    return bounded_difference(np.ones(m), np.zeros(n), (0.0, 1.0), confidence).low > 0
 
 
 def _base(c: Comparison, paired: bool, confidence: float) -> Difference:

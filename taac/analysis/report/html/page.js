@@ -122,8 +122,9 @@ function overTasks() {
   else parts.push(el("p", {}, `Normalised scores, (y − y0) / (y1 − y0), on ${block.tasks.join(", ")}.`));
   for (const [measure, name] of Object.entries(MEASURES)) {
     const known = block.methods.filter((m) => m[measure]);
-    const rows = known.map((m) => [methodHead(m.method), cell(m.diverged), rankCell(m.rank), ...Object.keys(STATISTICS).map((s) => valueCell(m[measure][s]))]);
-    const names = ["method", "diverged runs", "rank", ...Object.values(STATISTICS)];
+    const ranked = measure === "final"; // by the IQM of final scores
+    const rows = known.map((m) => [methodHead(m.method), cell(m.diverged), ...(ranked ? [rankCell(m.rank)] : []), ...Object.keys(STATISTICS).map((s) => valueCell(m[measure][s]))]);
+    const names = ["method", "diverged runs", ...(ranked ? ["rank"] : []), ...Object.values(STATISTICS)];
     if (rows.length) parts.push(table(`Normalised ${name}, over tasks`, names, rows, { class: `over-${measure}` }));
   }
   if (block.pairs.length) {
