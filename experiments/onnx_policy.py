@@ -59,7 +59,8 @@ about = json.loads(session.get_modelmeta().custom_metadata_map["taac"])
 settings = about.get("environment_settings", {})
 steps = settings.get("max_episode_steps", "None")
 environment = make(about["environment"], None if steps == "None" else int(steps))
-for name, usual in {"wrappers": "()", "action_repeat": "1", "env_kwargs": "None", "frame_stack": "1"}.items():
+usually = {"wrappers": "()", "evaluation_wrappers": "None", "action_repeat": "1", "env_kwargs": "None", "frame_stack": "1"}
+for name, usual in usually.items():
     if settings.get(name, usual) != usual:
         print(f"trained with {name} = {settings[name]}, which this environment lacks", file=sys.stderr)
 if settings.get("frame_stack", "1") != "1" or settings.get("action_repeat_chosen", "False") != "False":

@@ -109,8 +109,12 @@ def time_step_spec(observation_spec: Nest, action_spec: Nest, reward_dim: int | 
 
 def observed(observation: Nest, action: Nest) -> Nest:
     """Returns what networks observe: all but the mask of a discrete action's choices. Both are specs, or both are tensors."""
-    masked = isinstance(observation, dict) and ACTION_MASK in observation and getattr(action, "dtype", None) == torch.int64
-    return {name: part for name, part in observation.items() if name != ACTION_MASK} if masked else observation
+    return {k: part for k, part in observation.items() if k != ACTION_MASK} if is_masked(observation, action) else observation
+
+
+def is_masked(observation: Nest, action: Nest) -> bool:
+    """Returns whether an observation has the mask of a discrete action's choices. Both are specs, or both are tensors."""
+    return isinstance(observation, dict) and ACTION_MASK in observation and getattr(action, "dtype", None) == torch.int64
 
 
 def can_act(mask: torch.Tensor, action_spec: Nest) -> torch.Tensor:

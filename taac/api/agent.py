@@ -171,7 +171,7 @@ class TrainedAgent:
         parts = ("observation", self._observation_spec, self._whole_spec, self.observation_space)
         batched, tensors = self._tensors(*parts, observation, state)
         first = torch.from_numpy(np.array(state.first))
-        masked = len(first) == 1 and isinstance(tensors, dict) and specs.ACTION_MASK in tensors
+        masked = len(first) == 1 and specs.is_masked(tensors, self._action_spec)
         if masked and specs.forbids_acting(tensors, self._action_spec).any():
             raise TaacError("the action_mask of the observation forbids every choice: begin a new episode before acting")
         with _threads(self.num_threads), torch_as_in_training(), torch.inference_mode():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import io
 import pickle
@@ -111,20 +112,15 @@ class _Pickled(pickle.Pickler):
 
     def __init__(self, thing: Any):
         super().__init__(file := io.BytesIO())
-        self._shared: dict[int, Any] = {}  # classes, functions and modules, by the number that stands for each: not copied
+        self.shared: dict[int, Any] = {}  # classes, functions and modules, by the number that stands for each: not copied
         self.dump(thing)
         self.clear_memo()
         self.content = file.getvalue()
 
-    def copy(self) -> Any:
-        unpickler = _Unpickler(io.BytesIO(self.content))
-        unpickler.shared = self._shared
-        return unpickler.load()
-
     def persistent_id(self, thing: Any) -> int | None:
         if not isinstance(thing, (type, FunctionType, BuiltinFunctionType, ModuleType)):
             return None
-        self._shared[id(thing)] = thing
+        self.shared[id(thing)] = thing
         return id(thing)
 
     def reducer_override(self, thing: Any) -> Any:
@@ -142,6 +138,12 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, number: int) -> Any:
         return self.shared[number]
+
+
+def _unpickled(content: bytes, shared: dict[int, Any]) -> Any:
+    unpickler = _Unpickler(io.BytesIO(content))
+    unpickler.shared = shared
+    return unpickler.load()
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -174,14 +176,15 @@ def _copier(environment: gymnasium.Env[Any, Any]) -> Callable[..., Any]:
     """Returns a function that returns copies of an environment as it is now."""
     try:
         pickled = _Pickled(environment)
-        pickled.copy()
+        copied = functools.partial(_unpickled, pickled.content, pickled.shared)  # which reaches other processes, too
+        copied()
     except Exception as error:
         by_id = f"its id, '{environment.spec.id}', if it is as gymnasium makes it, or " if environment.spec else ""
         raise TaacError(
             f"the environment {environment} cannot be copied, and training needs several: {type(error).__name__}: {error}. "
             f"Give {by_id}a function that returns a new one"
         ) from error
-    return _maker(pickled.copy, "the environment that was given")
+    return _maker(copied, "the environment that was given")
 
 
 def _maker(function: Callable[..., Any], what: str = "") -> Callable[..., Any]:

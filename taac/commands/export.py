@@ -11,7 +11,7 @@ from pathlib import Path
 from absl import flags as absl_flags
 
 from taac.commands import flags
-from taac.errors import TaacError
+from taac.errors import TaacError, first_line
 
 
 def define_flags() -> None:
@@ -47,9 +47,11 @@ def run() -> None:
         policy_files.write(policy, path, policy_files.metadata(policy, environment, about))
         try:
             parity = policy_files.check(policy_files.load(path), policy, environment, given.check_steps, given.seed)
-        except BaseException:
+        except BaseException as error:
             os.unlink(path)  # a file that acts differently must not be used
-            raise
+            if isinstance(error, TaacError) or not isinstance(error, Exception):
+                raise
+            raise TaacError(f"this policy cannot be run from {path.suffix}: {first_line(error)[:400]}") from error
     print(f"{path}: {', '.join(policy.names.inputs)} -> {', '.join(policy.names.outputs)}")
     ties = f" (but for {parity.ties} steps at which rounding decides)" if parity.ties else ""
     print(

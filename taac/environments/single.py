@@ -80,7 +80,10 @@ def make_single(
         raise TaacError(f"cannot create environment '{name}': {error} {_HINT}") from error
     except (TypeError, ValueError, AssertionError, OSError) as error:
         more = " It may not be able to render." if "render_mode" in env_kwargs else ""
-        more += " create_environment.env_kwargs gives it arguments." if isinstance(error, TypeError) else ""
+        if "'render_mode'" in str(error):
+            more = " To be filmed, a function that makes an environment takes render_mode, for gymnasium.make."
+        elif isinstance(error, TypeError):
+            more += " create_environment.env_kwargs gives it arguments."
         raise TaacError(f"cannot create environment '{name}' with arguments {dict(env_kwargs)}: {error}.{more}") from error
     # `gymnasium.make` replaces the limit of a registration. One that a class, a function or an object brings along stays.
     if max_episode_steps is not None and (inner := time_limit(env)) is not None and inner < max_episode_steps:

@@ -319,7 +319,7 @@ class StepChecks:
             (path, (np.asarray(spec.minimum), np.asarray(spec.maximum)) if spec.is_categorical else None)
             for path, spec in nest.flatten_with_path(environment.observation_spec)
         ]
-        self._masked = isinstance(environment.observation_spec, dict) and specs.ACTION_MASK in environment.observation_spec
+        self._masked = specs.is_masked(environment.observation_spec, environment.action_spec)
 
     def reward(self, reward: np.ndarray, action: Nest, step: int) -> None:
         """Checks that rewards `[B]` or `[B, D]`, `step` steps after reset, are finite as float32.

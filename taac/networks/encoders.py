@@ -55,8 +55,9 @@ class ImageEncoder(nn.Module):
         if height < least and height <= max(4, least // 2):
             raise TaacError(
                 f"an image of shape {list(spec.shape)} seems to have its channels first, or to be a stack of frames: the first "
-                "dimension is by far the least. ImageEncoder reads [height, width, channels]: for bytes bind "
-                "create_environment.wrappers = (@Pictures,), or move the first dimension to the end with "
+                "dimension is by far the least. ImageEncoder reads [height, width, channels]: "
+                + ("for bytes bind create_environment.wrappers = (@Pictures,), or " if height <= 4 else "")
+                + "move the first dimension to the end with "
                 + _transformed(spec, "numpy.moveaxis(image, 0, -1)", (width, depth, height))
                 + f"; if it is no picture, flatten it with gymnasium.wrappers.FlattenObservation(env); {_OF_A_PART}"
             )

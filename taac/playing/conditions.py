@@ -32,7 +32,7 @@ from taac.runs import durable
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import printable
-from taac.specs import ACTION_MASK, AGENT_MASK
+from taac.specs import ACTION_MASK, AGENT_MASK, is_masked
 
 _NONE = "switch_threshold, hold and delay must be a number each, or several, got none"
 Over = Literal["hold", "delay"]  # conditions of which there may be a mean return
@@ -199,7 +199,8 @@ def _loaded(path: str | Path, longest: int, delay: int, best: bool, trusted: boo
     saved = load_saved(path, best, trusted, outer_wrappers=late)
     with contextlib.closing(saved.environment):
         observed = saved.environment.observation_spec
-        masks = [key for key in (ACTION_MASK, AGENT_MASK) if isinstance(observed, dict) and key in observed]
+        masks = [ACTION_MASK] if is_masked(observed, saved.environment.action_spec) else []
+        masks += [AGENT_MASK] if isinstance(observed, dict) and AGENT_MASK in observed else []
         if longest > 1 and masks:
             raise TaacError(f"hold must be 1 where observations have an {masks[0]}, which may forbid an action that is held")
         yield saved

@@ -68,7 +68,7 @@ def play(
                 writer.save()
                 print(f"{writer.path} holds the {writer.num_episodes} episodes that had ended", file=sys.stderr)
             raise
+        if writer is not None:
+            writer.save()
         drawn = pictures.finish(environment, saved.method)
-    if writer is not None:
-        writer.save()
     return Played(environment.name, episodes, drawn, writer)

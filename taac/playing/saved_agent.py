@@ -76,9 +76,10 @@ def load_saved(
     environment = configuration.build(
         lambda: create_environment(num_envs=1, asynchronous=False, evaluating=True, **environment_arguments)
     )
-    if "mujoco" in sys.modules and not trusted:
+    mujoco = sys.modules.get("mujoco")
+    if mujoco and not trusted and mujoco.get_mju_user_warning() is None:
         # MuJoCo would add it to MUJOCO_LOG.TXT in the working directory, or to what a link of that name leads to.
-        sys.modules["mujoco"].set_mju_user_warning(warn_user)
+        mujoco.set_mju_user_warning(warn_user)
     try:
         environment.load_state_dict(saved.part("environment"), precision=not replaced)  # envpool has actions of float64
         agent = configuration.build(

@@ -15,6 +15,7 @@ from taac.api.agent import TrainedAgent
 from taac.data_structures import StepType
 from taac.environments.create import create_environment
 from taac.errors import TaacError
+from taac.playing.pictures import Pictures
 from taac.playing.saved_agent import load_saved
 from taac.training import experiment
 from tests.environments.team import TEAM, Team
@@ -226,6 +227,13 @@ def test_episodes_that_ended_are_kept_where_playing_is_stopped(trained, tmp_path
         trained.play(2, record_demonstrations=str(file))
     assert f"{file} holds the 2 episodes that had ended" in capsys.readouterr().err
     assert (np.load(file)["step_type"] == StepType.LAST).sum() == 2
+
+
+def test_episodes_are_kept_where_drawing_fails(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(Pictures, "finish", lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trained.play(1, record_demonstrations=str(tmp_path / "one.npz"))
+    assert (np.load(tmp_path / "one.npz")["step_type"] == StepType.LAST).sum() == 1
 
 
 def test_a_loaded_agent_values_actions_if_it_keeps_its_critics(trained, valued):

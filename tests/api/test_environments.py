@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import threading
 
+import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
@@ -82,6 +84,9 @@ def test_an_object_that_was_changed_or_reset_is_copied_as_it_is(name, change, ke
     assert kept(made) and made.unwrapped is not environment.unwrapped
     made.reset(seed=0)
     made.close()
+    elsewhere = pickle.loads(cloudpickle.dumps(place.make))()  # as environments with a process of their own are made
+    assert kept(gymnasium.Wrapper(elsewhere))
+    elsewhere.close()
 
 
 def test_an_object_that_cannot_be_compared_is_refused_rather_than_guessed():

@@ -199,3 +199,13 @@ def test_every_branch_needs_a_valid_choice(mask, refused):
 def test_an_absent_agent_needs_no_valid_choice(present, refused):
     masks = {"action_mask": exactly([[1, 0, 0], [0, 0, 0]]), "agent_mask": exactly(present)}
     assert refused_at_first(spaces.MultiDiscrete([3, 3]), **masks) == refused
+
+
+def test_beside_actions_that_are_numbers_the_name_means_nothing():
+    """Zeros there, such as actuators that do not work, forbid nothing."""
+    seen = spaces.Dict({"x": spaces.Box(-1.0, 1.0, (2,)), ACTION_MASK: spaces.MultiBinary(2)})
+    environment = create_environment(env_id("Probe"), env_kwargs={"observation_space": seen})
+    environment.reset(0)
+    masks = [environment.step(torch.zeros(1, 1)).observation[ACTION_MASK].any() for _ in range(20)]
+    environment.close()
+    assert not all(masks)

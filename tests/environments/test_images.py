@@ -256,7 +256,7 @@ def test_sampled_pictures_are_shifted_each_frame_by_a_number_of_its_own():
     # What cloning and signals learn from is shifted alike, demonstrations too; what signals are told of rollouts is not.
     assert torch.equal(trainer.agent.prepare_observations(batch).time_step.observation, picture)
     demonstrations = SimpleNamespace(sample=lambda *_: batch)
-    side = SideLosses(trainer.agent, Cloning(weight=1.0), demonstrations)
+    side = SideLosses(trainer.agent, Cloning(weight=1.0), lambda: demonstrations)
     shown = side.demonstrated(32, 2).time_step.observation
     assert not torch.equal(shown, picture) and not torch.equal(shown[0], shown[1])
     own = SimpleNamespace(needs_demonstrations=False)  # a signal with batches of its own
