@@ -92,7 +92,9 @@ class SacHybridAlgorithm(TaacAlgorithm):
         return ["encoder", *own, "actor", "tau_embedding", "switch_network"]
 
     def needed_modules(self, step: AlgStep) -> dict[str, torch.Tensor]:
-        return {} if self.actor_encoder is None else {"encoder": torch.zeros_like(step.decided)}  # of the critics alone
+        # The switch does not see the new action. An encoder of the critics alone is needed nowhere.
+        encoder = {} if self.actor_encoder is None else {"encoder": torch.zeros_like(step.decided)}
+        return {"actor": step.decided, **encoder}
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         groups = super().parameter_groups()

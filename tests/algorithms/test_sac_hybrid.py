@@ -8,9 +8,9 @@ import torch
 from taac.algorithms import SacHybridAlgorithm
 from taac.algorithms.taac import TaacInfo
 from taac.algorithms.trajectories import Tau
-from taac.data_structures import Experience, StepType, TimeStep
+from taac.data_structures import AlgStep, Experience, StepType, TimeStep
 from taac.errors import TaacError
-from taac.networks import ActorNetwork, CriticEnsemble
+from taac.networks import ActorNetwork, CriticEnsemble, ObservationEncoder
 from taac.specs import bounded
 
 A = 2
@@ -127,3 +127,11 @@ def test_a_price_is_paid_by_the_switch_and_in_the_value_of_the_next_state():
     torch.testing.assert_close(found[1].bonus[1:], -price * switch[1:].float())
     torch.testing.assert_close(losses[1][1] - losses[0][1], price * losses[0][0][:, 1])
     torch.testing.assert_close(found[1].actor_loss - found[0].actor_loss, price * beta_1)
+
+
+def test_the_actor_is_asked_where_the_switch_acts():
+    decided = torch.tensor([True, False])
+    for own, asked in ((None, {"actor"}), (ObservationEncoder, {"actor", "encoder"})):
+        needed = algorithm(actor_encoder_ctor=own).needed_modules(AlgStep((), (), (), decided))
+        assert set(needed) == asked and torch.equal(needed["actor"], decided)
+        assert not needed.get("encoder", torch.zeros(2)).any()
