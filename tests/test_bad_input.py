@@ -129,7 +129,7 @@ def mutated(draw):
     return text
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=mutated())
 @example(text="gamma = " + "(" * 300)
 @example(text="gamma = " + "-" * 5000 + "1")

@@ -13,7 +13,7 @@ from taac.data_structures import AlgStep, StepType, TimeStep
 
 FIRST, MID, LAST = (int(t) for t in StepType)
 F, M, L = FIRST, MID, LAST
-SETTINGS = settings(max_examples=60, deadline=None, database=None)
+SETTINGS = settings(max_examples=30, deadline=None, database=None)
 
 Row = tuple[int, object, bool, object]  # step type, reward, decided, action
 

@@ -190,7 +190,7 @@ def test_it_trains_the_actor_alone(family, regularizer):
     assert trained == ({"actor", "tau_embedding"} if family is TaacAlgorithm else {"actor"})
 
 
-@pytest.mark.parametrize("family", thinned(FAMILIES, (TaacAlgorithm,)))
+@pytest.mark.parametrize("family", thinned(FAMILIES, (SacAlgorithm,)))
 @pytest.mark.parametrize(
     "smoother", [functools.partial(CAPS, temporal=300.0, spatial=0.0), functools.partial(L2C2, lower=300.0, upper=1000.0)]
 )

@@ -170,7 +170,7 @@ def test_a_file_is_read_up_to_its_first_damaged_record(tmp_path):
     assert series(tmp_path) == {1: 1, 2: 2, 3: 3}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_no_content_of_a_file_is_an_error(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("events")

@@ -19,7 +19,7 @@ from taac.environments.spaces import action_adapter, describe, observation_spec,
 from taac.errors import TaacError
 from taac.specs import TensorSpec
 
-SETTINGS = settings(max_examples=60, deadline=None, database=None)
+SETTINGS = settings(max_examples=30, deadline=None, database=None)
 
 NESTED = spaces.Dict(
     {

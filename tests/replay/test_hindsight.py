@@ -81,7 +81,7 @@ def slow_bounds(kinds, n):
     return first, last
 
 
-@settings(max_examples=60, deadline=None, database=None)
+@settings(max_examples=30, deadline=None, database=None)
 @given(
     st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=12), min_size=1, max_size=3),
     st.integers(2, 30), st.integers(0, 2**16),

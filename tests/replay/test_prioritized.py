@@ -75,7 +75,7 @@ def test_equal_priorities_are_uniform_replay(options, batch):
     assert chi_square(drawn, uniform) < CHI_SQUARE[13]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(situations())
 def test_with_equal_priorities_environments_give_equally_many_segments(s):
     """As in `ReplayBuffer` if their number divides the batch. Each part of an environment's ring contributes one."""
@@ -256,7 +256,7 @@ class SlowPriorities:
         self.greatest = max(self.greatest, *(error + self.epsilon for error in errors))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(situations(), st.integers(1, 6), st.booleans())
 def test_priorities_are_those_of_the_segments_that_are_held(s, rounds, lengths_vary):
     """Whatever is added between draws, across LAST and the write pointer, and whatever T is asked for."""

@@ -17,7 +17,7 @@ from taac.replay import ReplayBuffer, replay_buffer
 from taac.specs import TensorSpec, time_step_spec, zeros
 from tests.replay.saved import held, restore
 
-SETTINGS = settings(max_examples=40, deadline=None, database=None)
+SETTINGS = settings(max_examples=20, deadline=None, database=None)
 # 99.99th percentiles of chi-square by degrees of freedom: with the seeds below the tests are deterministic.
 CHI_SQUARE = {2: 18.42, 3: 21.11, 4: 23.51, 6: 27.86}
 

@@ -319,7 +319,7 @@ def places(content, path=()):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_is_forged_is_read_or_refused(tmp_path, data):
     """Any value at any place of the manifest, its checksum right: a `TaacError`, or a checkpoint."""
@@ -400,7 +400,7 @@ def assert_same_buffer(a, b):
     assert first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(length=st.integers(2, 12), part=st.integers(1, 5), plan=st.lists(st.integers(0, 15), min_size=1, max_size=5),
        follow=st.booleans(), again=st.booleans())  # fmt: skip
 def test_a_buffer_saved_in_parts_comes_back(tmp_path_factory, parts_of, length, part, plan, follow, again):

@@ -237,7 +237,7 @@ NESTS = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(NESTS)
 @example({"a/b": torch.ones(1), "a": {"b": torch.zeros(1)}})  # two ways to one path
 @example({"$tensor": "x", "y": [(1, {2: torch.ones(2)})]})
@@ -265,14 +265,14 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(JSON)
 def test_any_tree_is_read_or_refused(tree):
     with contextlib.suppress(Damaged):
         tensor_files.decode(tree, {"t": torch.zeros(1)})
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_any_bytes_are_tensors_or_refused(data):
     """A header of any kind, before any numbers; no more memory is taken than the bytes that are there."""
