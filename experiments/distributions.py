@@ -58,11 +58,18 @@ COMMANDS = [
 ONNX = "taac export --root_dir runs/files --output policy.onnx"
 
 
-def build(out: Path, source: Path = ROOT) -> tuple[Path, Path]:
-    """Builds both in `out`; writes nothing into the sources. Returns the source distribution and the wheel built from it."""
+def sdist_of(source: Path, out: Path) -> Path:
+    """Builds a source distribution from a folder into `out`; writes nothing into the folder."""
     with tempfile.TemporaryDirectory() as scratch:
         setup(source, "-q", "egg_info", "--egg-base", scratch, "sdist", "--dist-dir", str(out.resolve()))
-        (sdist,) = out.glob("taac-*.tar.gz")
+    (sdist,) = out.glob("taac-*.tar.gz")
+    return sdist
+
+
+def build(out: Path, source: Path = ROOT) -> tuple[Path, Path]:
+    """Builds both in `out`; writes nothing into the sources. Returns the source distribution and the wheel built from it."""
+    sdist = sdist_of(source, out)
+    with tempfile.TemporaryDirectory() as scratch:
         with tarfile.open(sdist) as archive:
             archive.extractall(scratch, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
         (unpacked,) = Path(scratch).glob("taac-*/")

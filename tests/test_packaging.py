@@ -28,8 +28,16 @@ def built(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def metadata(built) -> email.message.EmailMessage:
-    (about,) = (content for name, content in distributions.contents(built[1]).items() if name.endswith(".dist-info/METADATA"))
+def source(tmp_path_factory):
+    """The source distribution."""
+    return distributions.sdist_of(ROOT, tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture(scope="module")
+def metadata(source) -> email.message.EmailMessage:
+    with tarfile.open(source) as archive:
+        (name,) = (name for name in archive.getnames() if re.fullmatch(r"[^/]*/PKG-INFO", name))
+        about = archive.extractfile(name).read()
     return email.message_from_bytes(about, policy=email.policy.default)
 
 
@@ -48,8 +56,8 @@ def test_the_wheel_has_every_file_of_the_package_and_every_gin_file(built):
     assert {".py", ".gin", ".typed", ".cpp", ".json", ".html", ".css", ".js"} <= kinds | {f".{Path(n).name}" for n in expected}
 
 
-def test_the_source_distribution_has_what_the_repository_has(built):
-    with tarfile.open(built[0]) as archive:
+def test_the_source_distribution_has_what_the_repository_has(source):
+    with tarfile.open(source) as archive:
         found = {name.partition("/")[2] for name in archive.getnames()}
     if not (ROOT / ".git").exists():
         pytest.skip("not a repository, so it is not known which files belong to it")

@@ -177,7 +177,9 @@ def test_frames_of_repeated_actions(tmp_path):
 
 def test_frames_of_durations_as_actions(tmp_path):
     """The last number of an action says how long it is held: of other durations if the longest is another."""
-    durations = ("create_environment.action_repeat_chosen = @DurationCoordinate", "num_env_steps = 700")
+    durations = (
+        "create_environment.action_repeat_chosen = @DurationCoordinate", "num_env_steps = 700", "initial_collect_steps = 690"
+    )  # fmt: skip
     run(tmp_path / "a", *SHORT, *durations, "create_environment.action_repeat = 2")
     started(f"{tmp_path / 'a'}:replay", more=(*durations, "create_environment.action_repeat = 2"))
     with pytest.raises(TaacError, match="their last numbers mean other durations here"):
