@@ -68,7 +68,8 @@ def test_a_label_says_what_differs(tmp_path, settings, expected):
         "create_experiment.evaluation_video = True\nReporter.loggers = @Wandb()\nWandb.project = 'x'\n",
         "Reporter.loggers = (@Wandb(), @my/Mlflow())\nmy/Mlflow.uri = 'x'\nWandb.project = 'x'\n",
         "checkpoint_interval = 7\nIntervals.checkpoint_interval = %checkpoint_interval\n",
-        "Saving.save_best = False\nSaving.keep_checkpoints = 1\nSaving.save_replay = False\n",
+        "Saving.save_best = False\nSaving.keep_checkpoints = 1\n",
+        "Saving.save_replay = True\n",  # beside a run that says nothing of it, as one with False
         "RemoteCollector.launcher = 'ray'\nRemoteCollector.ray_address = '10.0.0.5:6379'\n",
     ],
 )

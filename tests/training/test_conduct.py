@@ -12,7 +12,7 @@ import pytest
 
 from taac import configuration
 from taac.configuration import RunRequest
-from taac.errors import DivergedError, Interrupted, RankLost, TaacError
+from taac.errors import DivergedError, Interrupted, NotFiniteError, RankLost, TaacError
 from taac.runs.run_folder import RunFolder
 from taac.training import conduct
 from taac.training.experiment import create_experiment
@@ -176,6 +176,9 @@ ENDS = [
     (
         DivergedError("NaN"), None, DivergedError("NaN"),
         {"status": "diverged", "diverged": {"env_steps": 7, "error": "NaN"}, "error": None},
+    ),
+    (  # of an environment
+        NotFiniteError("inf"), None, NotFiniteError("inf"), {"status": "diverged", "diverged": {"env_steps": 7, "error": "inf"}},
     ),
     (TaacError("no"), None, TaacError("no"), {"status": "failed", "error": "no"}),
     (TaacError("no"), signal.SIGINT, Interrupted("SIGINT, and then: no; resumable"), {"status": "interrupted", "error": None}),
