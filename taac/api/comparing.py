@@ -219,7 +219,7 @@ def report(
 
 
 def _bounds(bounds: Bounds) -> tuple[str, ...]:
-    if bounds == "none":
+    if isinstance(bounds, str) and bounds == "none":  # an array of two numbers is compared with nothing
         return ("none",)
     by_task: Mapping[str, Any] = bounds if isinstance(bounds, Mapping) else {} if bounds is None else {"": bounds}
     found = []

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import gymnasium
 import matplotlib
+import numpy as np
 import pytest
 
 import taac
@@ -113,6 +114,8 @@ def test_every_option_reaches_the_report(monkeypatch, tmp_path):
     files = {"anchors": tmp_path / "a.json", "published": tmp_path / "p.json"}
     taac.report(tmp_path, bounds="none")
     assert asked.pop().bounds == ("none",)
+    taac.report(tmp_path, bounds=np.array([0, 1]))
+    assert asked.pop().bounds == ("0,1",)
     taac.report(tmp_path, last_evaluations=1, bounds=(-1, 2), group_by="gamma", **plain, **files)
     assert asked == [Options(last=1, bounds=("-1,2",), group_by=("gamma",), **plain, **files)]
     assert asked[0] != Options() and all(asked[0]._asdict()[name] != Options()._asdict()[name] for name in Options._fields)
