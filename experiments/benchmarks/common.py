@@ -172,6 +172,9 @@ def started(
     processes: dict[str, Process] = {}
     about: dict[str, dict[str, Any]] = {}
     problems: dict[str, str] = {}
+    names = [contender.name for contender in contenders]
+    if options.contenders and not set(names) & set(options.contenders):
+        say(f"  nothing to measure: --contenders names {options.contenders}; there are {names}")
     try:
         for contender in contenders:
             if options.contenders and contender.name not in options.contenders:

@@ -135,6 +135,12 @@ def test_rollout(forks):
     check(rollout.run(given), "TAAC, policy alone")
 
 
+def test_a_name_that_nobody_has_is_said_with_those_that_there_are(capsys):
+    figures = rollout.run(options(rollout, "--contenders", "nobody"))["figures"]
+    assert not [row for row in figures if "missing" not in row]
+    assert "--contenders names ['nobody']; there are ['TAAC, policy alone'" in capsys.readouterr().err
+
+
 def test_only_contenders_on_a_gpu_see_one(monkeypatch):
     seen = []
 
