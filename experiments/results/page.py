@@ -60,10 +60,10 @@ code, on which machines and how long the runs were made.
 - **here**: the difference of the means with an interval; those of a campaign's comparisons hold together. n: the seeds of each.
 - **detectable**: the smallest true difference that Welch's t finds with a probability of 0.8 in as many runs with this spread. A
   verdict needs the permutation test too, and so finds it with 0.6 where there are five of each; "nothing": there are too few.
-- **p-values**: Welch's and the permutation test's; both must be below the number in brackets, 0.05 over the comparisons.
+- **p-values**: Welch's and the permutation test's; both must be below the number in brackets, 0.05 divided by the comparisons.
 - **learns faster** compares means over all evaluations, those before the first update too; **ends higher**, final returns.
-- **published, at its step**: by another protocol and mostly another version. Ours are later by the steps that it does not count;
-  a run that ends at {nearly} of a step is shown there at its end.
+- **published, at its step**: from another protocol and mostly another version. Our step adds the random steps that the source does not
+  count; a run that ends between {nearly} of the step and the step is shown at its end.
 - A run that **diverged** enters no mean, counts as the worst in comparisons, and is named. 0.000 is rounded, 0 is exact.
 
 In figures a thin line is a run, a thick one the mean of a method, a grey one that of another campaign. Hours are by the clock,
@@ -80,9 +80,9 @@ CLAIMS = """## Which claims of TAAC's paper hold here?
   the difference. Claims on **all tasks** compare means of normalised returns: 0 is a random policy, 1 solved, which are
   {anchors}. Standing still on MountainCar is worth {still:.2f}. **Published** are the paper's scores at the end, over its
   own tasks.
-- A claim on a **fraction** disagrees if our interval, widened by {error:g} for the reading of a figure, excludes the
-  published one; it agrees if it does not and the interval is narrower than {widest:g}, "within the error of reading" if
-  ours alone excludes it.
+- A claim on a **fraction** disagrees if our interval, widened by {error:g} for the error of reading a figure, excludes the
+  published fraction. Otherwise it agrees if our interval is narrower than {widest:g}, "within the error of reading" if the
+  interval, not widened, excludes that fraction.
 - No verdict is made of fewer than {fewest} seeds, before all planned seeds are there, or of a claim that was thought of
   after the runs (post hoc). Some verdict on returns is wrong with a probability of up to 5% for each campaign.
 
