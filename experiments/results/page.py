@@ -62,8 +62,8 @@ code, on which machines and how long the runs were made.
   verdict needs the permutation test too, and so finds it with 0.6 where there are five of each; "nothing": there are too few.
 - **p-values**: Welch's and the permutation test's; both must be below the number in brackets, 0.05 divided by the comparisons.
 - **learns faster** compares means over all evaluations, those before the first update too; **ends higher**, final returns.
-- **published, at its step**: from another protocol and mostly another version. Our step adds the random steps that the source does not
-  count; a run that ends between {nearly} of the step and the step is shown at its end.
+- **published, at its step**: from another protocol and mostly another version. Our step adds the random steps that the
+  source does not count; a run that ends between {nearly} of the step and the step is shown at its end.
 - A run that **diverged** enters no mean, counts as the worst in comparisons, and is named. 0.000 is rounded, 0 is exact.
 
 In figures a thin line is a run, a thick one the mean of a method, a grey one that of another campaign. Hours are by the clock,

@@ -1,4 +1,4 @@
-"""What a collector is to the training loop: it fills the replay buffer, and counts what happens."""
+"""The interface of collectors to the training loop: they fill the replay buffer and count what happens."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ class Explorer(Protocol):
 
         Args:
             time_step: the current frame.
-            alg_step: the policy's step. `alg_step.policy` holds the parameters of the distribution of its action.
+            alg_step: the policy's step. `alg_step.policy` holds the parameters of the distribution of its action; `()` with TD3
+                and methods built on it.
             state: the explorer's state, `[B, ...]`; the initial one where an episode begins.
             env_steps: environment steps so far.
             uniform: draws an action uniformly from those that are valid here.

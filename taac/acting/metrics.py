@@ -218,19 +218,19 @@ class _Rows:
 def summarize(episodes: Sequence[Episode]) -> EpisodeSummary:
     """Averages statistics over one or more episodes. A vector return is summed over its parts."""
     returns = np.array([np.sum(e.ret) for e in episodes], dtype=np.float64)
-    transitions = sum(e.length for e in episodes)
+    steps = sum(e.length for e in episodes)
     told = [e.info for e in episodes if e.info]
     return EpisodeSummary(
         episodes=len(episodes),
         return_mean=float(returns.mean()),
         return_std=float(returns.std()),
-        length=transitions / len(episodes),
-        fraction_repeated=sum(e.repeated for e in episodes) / max(1, transitions),
-        mean_run=transitions / max(1, sum(e.runs for e in episodes)),
+        length=steps / len(episodes),
+        fraction_repeated=sum(e.repeated for e in episodes) / max(1, steps),
+        mean_run=steps / max(1, sum(e.runs for e in episodes)),
         max_run=max(e.longest_run for e in episodes),
         decisions=sum(e.decisions for e in episodes) / len(episodes),
         jerk=float(np.mean([e.jerk for e in episodes])),
-        fraction_same=sum(e.same for e in episodes) / max(1, transitions),
+        fraction_same=sum(e.same for e in episodes) / max(1, steps),
         action_change=float(np.mean([e.change for e in episodes])),
         effort=float(np.mean([e.effort for e in episodes])),
         high_frequency=float(np.mean([e.high_frequency for e in episodes])),

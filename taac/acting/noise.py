@@ -1,4 +1,4 @@
-"""Noise that is correlated in time: explores with the standard normal numbers that a policy makes its continuous actions of."""
+"""Noise that is correlated in time: replaces the independent normal noise in a policy's continuous actions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taac.errors import TaacError, refuse_below
 
 
 class NoiseState(NamedTuple):
-    """What a noise goes on from, of each environment."""
+    """The state of a noise in each environment."""
 
     values: torch.Tensor  # [B, ...], a sequence, the last number, or a matrix
     left: torch.Tensor  # [B] int64, steps for which they still serve; 0: they are drawn anew

@@ -330,7 +330,10 @@ class ActorCriticAlgorithm(WeightedReward, Algorithm):
         return self.least(q)
 
     def action_gradient(self, q: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        """Returns dQ/da of `q` `[...]` at `action` `[..., A]`. The critics' own parameters receive no gradient."""
+        """Returns dQ/da of `q` `[...]` at `action` `[..., A]`, each element clipped to +- `dqda_clipping` if that is set.
+
+        The critics' own parameters receive no gradient.
+        """
         (gradient,) = torch.autograd.grad(q.sum(), action)
         return gradient if self.dqda_clipping is None else gradient.clamp(-self.dqda_clipping, self.dqda_clipping)
 
@@ -635,8 +638,8 @@ def trainable(*modules: nn.Module) -> list[nn.Parameter]:
     return [p for module in modules for p in module.parameters() if p.requires_grad]
 
 
-def task_gamma(algorithm: Any, signals: int) -> float:
-    """Returns the discount of the task's reward, of several parts the largest; not of reward signals, the last parts."""
+def task_gamma(algorithm: Any, num_signals: int) -> float:
+    """Returns the discount of the task's reward, the largest if its parts differ; reward signals are the last parts."""
     gammas = algorithm.td_loss.gamma.reshape(-1) if isinstance(algorithm, ActorCriticAlgorithm) else torch.tensor([])
-    of_task = gammas[: len(gammas) - signals] if signals and len(gammas) > 1 else gammas
+    of_task = gammas[: len(gammas) - num_signals] if num_signals and len(gammas) > 1 else gammas
     return float(of_task.max()) if len(of_task) else float(algorithm.gamma)

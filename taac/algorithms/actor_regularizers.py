@@ -16,7 +16,7 @@ Proposal = Callable[[Nest, Experience], torch.Tensor]
 
 
 class ActorRegularizer:
-    """A loss that is added to the actor's. It trains what that trains: a shared encoder only with `actor_trains_encoder`."""
+    """A loss that is added to the actor's. It trains a shared encoder only with `actor_trains_encoder`."""
 
     name = "own"  # of its summary, `loss/regularizer_{name}`
 

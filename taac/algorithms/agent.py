@@ -34,8 +34,8 @@ class Agent(nn.Module):
 
     Args:
         algorithm: acts and learns.
-        observation_normalizer: updated by rollouts only. These include the demonstrator's rollouts if its policy is cloned
-            before training. None: observations are not normalised.
+        observation_normalizer: updated by rollouts, and by demonstrations that are cloned before training; in offline runs by
+            stored frames. None: observations are not normalised.
         reward_normalizer: updated by sampled batches, or by rollouts; None: rewards are not normalised.
         reward_signals: each adds one part to the reward, after those of the environment. Used for learning only.
         role: "learn" does everything; "collect" explores and plays, and updates the statistics of observations; "act" only
@@ -47,7 +47,7 @@ class Agent(nn.Module):
             `compile_programs`, which a trainer calls where it pays.
         agents: folds the frames of several agents that share the policy into frames of one agent, which the normalisers and
             the algorithm see; None: there is one agent.
-        random_shift: sampled pictures are moved by up to so many pixels in each direction, each frame by a number of its own.
+        random_shift: sampled pictures are moved by up to this many pixels in each direction, each frame by its own random shift.
 
     Attributes:
         gathers_statistics: whether rollouts update the statistics of observations. A collector in another process sets it to
@@ -115,7 +115,7 @@ class Agent(nn.Module):
     def learning(self) -> Iterator[None]:
         """A context for computing the loss of a gradient step, in which networks are in training mode.
 
-        Target networks stay in evaluation mode, and so do those of whose parameters none is trained. TAAC compares candidates in
+        Target networks and modules without a trained parameter stay in evaluation mode. TAAC compares candidates in
         evaluation mode, too.
         """
         for part in self._trained:
@@ -245,7 +245,7 @@ class Agent(nn.Module):
 
     @staticmethod
     def shown_to_signals(time_step: TimeStep) -> TimeStep:
-        """Returns the frames `[T, B]` that reward signals see: like other networks, not the mask of choices."""
+        """Returns the frames `[T, B]` as reward signals see them: without the mask of choices, like all networks."""
         return time_step._replace(observation=observed(time_step.observation, time_step.prev_action))
 
     def _count_rewards(self, time_step: TimeStep) -> None:
@@ -330,7 +330,7 @@ class Agent(nn.Module):
 
 
 def _trained_parts(module: nn.Module) -> list[nn.Module]:
-    """Returns a module and its parts, without target networks and others of whose parameters none is trained."""
+    """Returns a module and its parts, without target networks and modules without a trained parameter."""
     trains = [parameter.requires_grad for parameter in module.parameters()]
     if trains and not any(trains):
         return []

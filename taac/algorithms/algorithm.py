@@ -133,7 +133,7 @@ class Algorithm(ForwardingConstructor, nn.Module):
         raise self._undefined("actor_features", "noise needs")
 
     def noise_basis(self, features: torch.Tensor) -> torch.Tensor:
-        """Returns what state-dependent noise is a random sum of, over j: the actor's features `[..., F]` and a 1, `[..., J, 1]`.
+        """Returns the terms j whose random sum is state-dependent noise: the features `[..., F]` and a 1, as `[..., J, 1]`.
 
         For an actor that sees these features alone and has gSDE, it is its `h_j sigma_ji`, `[..., J, A]`.
         """
@@ -176,7 +176,7 @@ class Algorithm(ForwardingConstructor, nn.Module):
         return reward
 
     def calc_loss(self, experience: Experience, info: Nest) -> LossInfo:
-        """Returns the loss of each frame, `[T, B]`, 0 at LAST."""
+        """Returns a `LossInfo` with the loss of each frame, `[T, B]`, 0 at LAST; `[2, B]` if windows are learnt."""
         raise self._undefined("calc_loss")
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
@@ -184,7 +184,7 @@ class Algorithm(ForwardingConstructor, nn.Module):
         raise TaacError(f"{type(self).__name__} does not support behaviour cloning")
 
     def after_collect(self, decisions: int, env_steps: int) -> None:
-        """Is called after an iteration's environment steps, unless they were random, with their number and that of decisions."""
+        """Receives an iteration's numbers of decisions and environment steps after it, unless the steps were random."""
 
     def after_update(self, num_updates: int) -> None:
         """Moves targets and projects bounded values. Called after each optimizer step, with the number of steps so far."""
@@ -211,7 +211,7 @@ class Algorithm(ForwardingConstructor, nn.Module):
         return [name for name, _ in self.named_children()]
 
     def needed_modules(self, step: AlgStep) -> dict[str, torch.Tensor]:
-        """Returns in which rows an acting step needs a module, `[B, ...]` bool by name. Others are needed in all."""
+        """Returns the rows `[B, ...]` bool in which an acting step needs a module, by name. One not named is needed in all."""
         return {}
 
     def summary_tags(self) -> dict[str, str]:

@@ -42,9 +42,9 @@ class ChunkTrajectory:
 
     The actor proposes all h actions. After the last one there is nothing to go on with: the switch then starts a new chunk.
 
-    What an executed action leads to does not depend on the actions that were to follow it. So a replayed transition tells the
-    value of any chunk that begins with this action, and some learn with those that the present policy proposes there. Otherwise
-    the critics would know stored chunks alone, and the actor would climb where they err.
+    The result of an executed action does not depend on the actions planned after it. A replayed transition is therefore an
+    example of every chunk that begins with its action, and some segments learn it with the later actions of a new proposal.
+    Otherwise the critics would know stored chunks alone, and the actor would exploit their errors on others.
 
     Args:
         length: h, actions in a chunk; 1 or more.

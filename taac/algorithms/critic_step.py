@@ -1,4 +1,4 @@
-"""What the critics predict in an update: of executed actions, and of those that targets bootstrap from."""
+"""The critics' predictions in an update: at executed actions, and at those that targets bootstrap from."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class CriticStep:
     Critics with `BatchNorm` see both halves in one batch, executed pairs (s, a) and candidates (s', a'), so that both are
     normalised alike. The statistics count a candidate with its probability, so that they are those of the next state's
     distribution over actions, and leave out executed pairs at LAST. Target critics use the statistics of their own joint
-    forward, which they forget. If they would be copies of the critics (`target_update_tau` and period 1), one forward serves
-    both (CrossQ).
+    forward, without moving their running ones. If they would be copies of the critics (`target_update_tau` and period 1), one
+    forward serves both (CrossQ).
 
     Args:
         algorithm: the `ActorCriticAlgorithm` that they belong to.

@@ -11,7 +11,7 @@ from taac.errors import TaacError
 from taac.ops.schedules import Schedule, at_start, bounds
 
 START = 0.01  # of a learnt price, unless one is given
-HORIZON = 1000  # environment steps over which the rate of decisions is averaged
+TIME_CONSTANT = 1000  # environment steps, of the average rate of decisions
 LEAST, MOST = 1e-4, 1e2  # of a learnt price, so that it is back within tens of thousands of updates
 
 
@@ -19,10 +19,11 @@ class DecisionPrice(nn.Module):
     """A price c >= 0, in units of the reward that is learnt: a number, a schedule, or learnt from a target rate of decisions.
 
     With a target rate rho, c is the multiplier of the constraint that rollouts decide in at most rho of their environment steps.
-    log c descends the loss `log c (rho - rate)`, so the price rises while they decide more often. The rate is a running mean over
-    the last `HORIZON` steps, without random ones; a step counts if any dimension, or any agent, decides in it. Replayed states
-    would bias the rate: they include states in which older policies decided, and which the present one seldom visits. c stays
-    between `LEAST` and `MOST`: while rollouts decide less often than rho without a price, it would fall without end.
+    log c descends the loss `log c (rho - rate)`, so the price rises while they decide more often. The rate is an exponential
+    moving average with a time constant of `TIME_CONSTANT` environment steps, without random ones; a step counts if any dimension,
+    or any agent, decides in it. Replayed states would bias the rate: they include states in which older policies decided, and
+    which the present one seldom visits. c stays between `LEAST` and `MOST`: while rollouts decide less often than rho without a
+    price, it would fall without end.
 
     Args:
         price: 0 or more at every step. With a target rate, a number in its range from which learning starts; 0 starts at `START`.
@@ -86,7 +87,7 @@ class DecisionPrice(nn.Module):
     def observe(self, decisions: int, env_steps: int) -> None:
         """Adds what rollouts have decided in so many environment steps."""
         if self.target_rate is not None and env_steps:
-            kept = math.exp(-env_steps / HORIZON)
+            kept = math.exp(-env_steps / TIME_CONSTANT)
             self.rate.mul_(kept).add_((1 - kept) * decisions / env_steps)
 
     def loss(self) -> torch.Tensor:

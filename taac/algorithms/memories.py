@@ -52,7 +52,7 @@ class Memories:
         """Adds the actor's memory. Call it at the end of the constructor.
 
         Raises:
-            TaacError: a negative burn-in; the actor already has an encoder of its own.
+            TaacError: a negative burn-in; the actor already has an encoder of its own, or trains that of the critics.
         """
         name = type(self).__name__
         refuse_below(0, name, burn_in=burn_in)

@@ -155,7 +155,10 @@ class SacAlgorithm(ActorCriticAlgorithm):
         action: torch.Tensor,
         log_pi: torch.Tensor,
     ) -> tuple[torch.Tensor | ValueDistribution, torch.Tensor | None]:
-        """Returns `V(s') = min_i Q'_i(s', a~') - alpha log pi(a~'|s')` (equation 3), and its last term: `[T-1, B(, D)]` both.
+        """Returns `V(s') = min_i Q'_i(s', a~') - alpha log pi(a~'|s')` (equation 3), and its last term, the entropy bonus.
+
+        `[T-1, B(, D)]` both; the value may be a distribution. Without `entropy_in_target` the value lacks that term, and the
+        bonus is None.
 
         Args:
             critics: of this update.

@@ -60,8 +60,8 @@ class SacChunkAlgorithm(SacAlgorithm):
     follow, so this is unbiased only if, given the first k, these are distributed alike, as for a policy that does not change
     (and without `best_of`, whose choice was among whole chunks). If it was truncated, the others are masked, and the critics see
     how many there are. `PrefixCritics` learn the targets of all prefixes a_1..a_k at
-    once. As in the source, but not here by default: the mean of 10 critics, no entropy in targets, and such windows left out.
-    With h = 1 it is SAC.
+    once. The source, unlike the defaults here, uses the mean of 10 critics and no entropy in targets, and leaves out windows that
+    an end cuts short. With h = 1 it is SAC.
 
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
@@ -70,7 +70,8 @@ class SacChunkAlgorithm(SacAlgorithm):
             that begin fewer than h steps before a goal are then never learnt.
         cloning_weight: weight of `- log pi(A|s)` in the actor's loss, of the actions that a replayed chunk has.
         best_of: N: the actor learns nothing but to imitate replayed chunks, and of N of its samples the one that the critics
-            value most is executed, and is A' in targets. None: the actor learns from the critics.
+            value most is executed (in greedy steps, too, which are therefore random), and is A' in targets. None: the actor
+            learns from the critics.
         sac_arguments: arguments of `SacAlgorithm`; bind them there in gin. `td_loss` must be `OneStepTDLoss`.
 
     Raises:
@@ -173,7 +174,11 @@ class SacChunkAlgorithm(SacAlgorithm):
     # Learning --------------------------------------------------------------------------------------------------------
 
     def windows(self, experience: Experience, fill: bool = True) -> Windows:
-        """Returns what the first h + 1 frames of segments `[T, B]` say of a chunk each; with `fill`, cut ones are whole."""
+        """Returns the first h + 1 frames of each segment `[T, B]` as one transition, to the h-th frame or to LAST.
+
+        With `fill`, a window that a termination cuts short gets the policy's actions in place of the missing ones, and counts as
+        whole. One that a truncation cuts short stays cut.
+        """
         experience = nest.index(experience, slice(None, self.length + 1))
         time_step = experience.time_step
         found = value_ops.bootstraps(
@@ -195,7 +200,7 @@ class SacChunkAlgorithm(SacAlgorithm):
 
     @torch.no_grad()
     def _proposed(self, observation: Nest, begun: torch.Tensor, taken: torch.Tensor) -> torch.Tensor:
-        """Draws chunks `[B, h A]` as rollouts do, but for numbers of `begun` that were `taken`, which they keep."""
+        """Draws chunks `[B, h A]` as rollouts do, but keeps the elements of `begun` where `taken`."""
         mean, log_std = self.actor(self.actor_features(observation))
         if self.best_of is None:
             return torch.where(taken, begun, distributions.squashed_normal_action(mean, log_std))
@@ -293,7 +298,7 @@ class SacChunkAlgorithm(SacAlgorithm):
         return self.cloned(nest.index(experience, slice(2)), distance.sum(-1).unsqueeze(0))
 
     def _taken(self, count: torch.Tensor) -> torch.Tensor:
-        """Returns which numbers of chunks are of their first `count` `[B]` actions, `[B, h A]` bool."""
+        """Returns which elements of chunks belong to their first `count` `[B]` actions, `[B, h A]` bool."""
         return torch.arange(self.action_size, device=count.device) // self.step_size < count.unsqueeze(-1)
 
     def acting_modules(self) -> list[str]:

@@ -34,7 +34,7 @@ class RecurrentDiscreteSacAlgorithm(Memories, DiscreteSacAlgorithm):
         sac_arguments: the other arguments of `DiscreteSacAlgorithm`; bind them there in gin.
 
     Raises:
-        TaacError: errors of `DiscreteSacAlgorithm`; a negative burn-in; an `actor_encoder_ctor`.
+        TaacError: errors of `DiscreteSacAlgorithm`; a negative burn-in; `actor_encoder_ctor` or `actor_trains_encoder`.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ class RecurrentSacAlgorithm(Memories, SacAlgorithm):
         sac_arguments: the other arguments of `SacAlgorithm`; bind them there in gin.
 
     Raises:
-        TaacError: errors of `SacAlgorithm`; a negative burn-in; an `actor_encoder_ctor`.
+        TaacError: errors of `SacAlgorithm`; a negative burn-in; `actor_encoder_ctor` or `actor_trains_encoder`.
     """
 
     has_proposal = False  # what the actor sees depends on the frames before

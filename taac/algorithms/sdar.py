@@ -35,7 +35,7 @@ class SdarAlgorithm(SacAlgorithm):
 
     The executed action is `prev_action` of the next frame, and the previous action is `prev_action` of this frame, so the
     method keeps no state and stores nothing. At FIRST every dimension acts. The policy maximises
-    `Q(s, a) - alpha sum_i b_i log pi_i + alpha_b sum_i H(beta_i)`, the entropies being exact.
+    `Q(s, a) - alpha sum_i b_i log pi_i + alpha_b sum_i H(beta_i)`, with exact entropies H and sampled log pi.
 
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
@@ -122,8 +122,8 @@ class SdarAlgorithm(SacAlgorithm):
 
     @staticmethod
     def _executed(time_step: TimeStep, probability: torch.Tensor) -> torch.Tensor:
-        """Returns the fraction of dimensions that acted at each frame, `[T, B]`; at T-1, whose action it lacks, their mean
-        probability, which no return pays. One that acted and drew its old number counts as going on."""
+        """Returns the fraction of dimensions that acted at each frame, `[T, B]`; at T-1, whose action is not stored, their
+        mean probability, which no return reads. A dimension that drew its old value again counts as repeated."""
         acted = (time_step.prev_action[1:] != time_step.prev_action[:-1]) | time_step.is_first()[:-1].unsqueeze(-1)
         return torch.cat([acted.to(probability.dtype), probability[-1:]]).mean(-1)
 

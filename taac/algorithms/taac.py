@@ -61,7 +61,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
         trajectory: `ConstantTrajectory()`, `LinearTrajectory()`, `QuadraticTrajectory()`, `ChunkTrajectory()`, or any other
             `Trajectory`; None: constant.
-        actor_ctor: called with input and action size; see `ActorNetwork`.
+        actor_ctor: called with the input size and the size of a proposal (A, or h A for chunks); see `ActorNetwork`.
         action_min_prob: sets the target entropy of the actor, `sum_i log((max_i - min_i) * action_min_prob)`.
         action_target_entropy: sets that target entropy directly, in nats.
         beta_min_prob: sets the target entropy of the switch, `-p log p - (1-p) log(1-p)`.
@@ -135,7 +135,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         self.b1_advantage_clipping = b1_advantage_clipping
         self.max_repeat_steps = max_repeat_steps
         if randomize_first_state_tau and self.proposal_size != self.action_size:
-            raise TaacError(f"TaacAlgorithm.randomize_first_state_tau draws no {type(trajectory).__name__}: remove it")
+            raise TaacError(f"TaacAlgorithm.randomize_first_state_tau does not support {type(trajectory).__name__}: remove it")
         self.randomize_first_state_tau = randomize_first_state_tau
         self.exact_compare_through = exact_compare_through
         if exact_compare_through and not isinstance(self.td_loss, TAACTDLoss):
@@ -221,8 +221,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
         That is q_0 of continuing, and q_1 of the greedy new trajectory less the price of a decision.
 
-        tau is the trajectory that begins with the action after the previous one, or the previous one advanced where `decided`
-        is False.
+        tau starts with the action `step.output` after the previous trajectory; where `decided` is False it is that one, advanced.
         """
         features, old = self.critic_features(time_step, state), self.trajectory.advance(state.tau)
         started = self.trajectory.start(self.trajectory.output_for(step.output, state.tau), state.tau)

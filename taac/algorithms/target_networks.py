@@ -47,7 +47,7 @@ class TargetUpdate(Unwatched):
 
     @property
     def copies(self) -> bool:
-        """Returns whether a target network is its network after every update."""
+        """Returns whether every update makes target networks equal to the networks that they follow."""
         return self.tau == 1 and self.period == 1 and not self.scheduled
 
     def set_update_ratio(self, updates_per_env_step: Fraction | None) -> None:

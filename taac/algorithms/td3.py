@@ -33,7 +33,8 @@ class Td3Algorithm(ActorCriticAlgorithm):
 
     Critics regress on `r + gamma min_i Q'_i(s', clip(mu'(s') + clip(noise, -c, c), -1, 1))`; the actor maximises `Q_1(s, mu(s))`,
     or the mean of the critics with `combine_critics = 'mean'`, which then takes the place of `min_i`, too.
-    The delay of actor and target networks is `ActorCriticAlgorithm.policy_delay`; `gin/methods/td3.gin` binds 2, as published.
+    `ActorCriticAlgorithm.policy_delay` delays the actor, `target_update_period` the target networks; `gin/methods/td3.gin` binds
+    2 to both, as published.
 
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].

@@ -1,8 +1,8 @@
 """TD losses, which determine the return that the critics regress on.
 
 Each computes targets from replayed time steps and target values, and the error of values against these targets. They differ
-only in their return. `RetraceTDLoss` needs an algorithm that stores probabilities. To write your own loss, extend
-`BaseTDLoss` and override `returns`.
+only in their return, `returns`. `RetraceTDLoss` has `retrace` instead, for an algorithm that stores probabilities. To write your
+own loss, extend `BaseTDLoss` and override `returns`.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class BaseTDLoss(ForwardingConstructor):
             raise TaacError(f"{type(self).__name__}.huber_delta must be above 0, or None, got {huber_delta}")
         self.gammas = str(self.gamma.tolist())  # as text, which compiled programs watch: they are traced with these numbers
         self.ignore_done, self.huber_delta = ignore_done, huber_delta
-        self.repeat_gamma = 1.0  # discount per step inside a repeated action, as in the environment
+        self.repeat_gamma = 1.0
 
     needs_probabilities = False  # whether it reads probabilities of the rollout's actions; few algorithms store them
 
     def gamma_of(self, part: int) -> float:
-        """Returns the discount of a learnt part of the reward, or the one discount."""
+        """Returns the discount of a learnt part of the reward; part 0 of a scalar reward is the whole."""
         return float(self.gamma.reshape(-1)[part])
 
     def set_gamma(self, part: int, gamma: float) -> None:
@@ -110,9 +110,8 @@ class BaseTDLoss(ForwardingConstructor):
     def discount(self, time_step: TimeStep) -> torch.Tensor:
         """Returns gamma times the discount received on arrival, `[T, B]`, or `[T, B, D]` if gamma is a vector.
 
-        After an action repeated k times the environment's discount is `repeat_gamma^(k-1)`. In a vector each part's is replaced
-        by its own, so that it returns `gamma^k`; or gamma, if the environment sums the rewards of a repeat plainly, which a
-        `repeat_gamma` of 1 means.
+        After an action repeated k times the environment's discount is `repeat_gamma^(k-1)`. A vector gamma gives each part its
+        own `gamma^k` instead; or `gamma` at a `repeat_gamma` of 1, where the environment sums the rewards of a repeat.
         """
         discount = time_step.discount
         if self.ignore_done:  # changes terminations only; restores the gamma^(k-1) of an action repeated k times

@@ -59,7 +59,7 @@ class Skips(ActorCriticAlgorithm):
 
     The loss of a frame is the sum over its durations j that happened in the replayed segment, of T frames, each with the weight
     `(T - 1) / (T - j)`: a long duration fits into a segment at fewer places than a short one, and all observed skips shall count
-    alike. It is divided by (J + 1) / 2, the skips of a step where all actions are held for J. Here
+    alike. It is divided by (J + 1) / 2, the mean number of skips per step if every action is held for J steps. Here
     `h(s) = -alpha log pi(a~|s)` is the entropy bonus that V contains; it is 0 without one. With h, every duration contains the
     entropy of the same steps, so durations differ by their rewards only (see `value_ops.skip_returns`).
 
@@ -222,9 +222,9 @@ class TempoRLTd3Algorithm(Skips, Td3Algorithm):
 
     `Skips` has the arguments.
 
-    Assumed: V is TD3's target value, which with DDPG's settings is the published `Q'(s, mu'(s))`. What a time limit ends
-    bootstraps; the published code takes such an end for a termination, in transitions once a decision has lasted longer than
-    a step.
+    Assumed: V is TD3's target value, which with DDPG's settings is the published `Q'(s, mu'(s))`. Skips and
+    transitions that a time limit ends bootstrap. The published code takes that end for a termination: of skips always, of
+    transitions once a decision has lasted longer than a step.
     """
 
     __init__ = Skips.__init__

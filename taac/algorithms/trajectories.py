@@ -2,7 +2,8 @@
 
 A trajectory at one step is a record (a NamedTuple) of tensors. Its field `a` is the executed action, `[..., A]`. It may have
 other fields `[..., K]`, preferably with values in [-1, 1], because networks use them unscaled. The trajectories here use the
-record `Tau(a, v, u)`: the action, half of its change a step, and half of the change of v; unused parts are `()`. A trajectory is
+record `Tau(a, v, u)`: the action, half of its change per step, and half of the change of v; unused parts are `()`. A trajectory
+is
 defined by two pure functions: `advance` moves it on by one step, and `start` begins a new one from the actor's output. Both
 are differentiable in their inputs.
 

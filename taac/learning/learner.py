@@ -273,7 +273,7 @@ class Learner:
             return self.uncompiled(experience, weights)
 
     def uncompiled(self, experience: Experience, weights: Nest) -> LossAndGradients:
-        """`loss_and_gradients`, never by a compiled program."""
+        """Does `loss_and_gradients` without a compiled program."""
         algorithm, parameters = self.agent.algorithm, self._differentiated
         with self.agent.learning():
             with mixed_precision(self.products, self.agent.device):

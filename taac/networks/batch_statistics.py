@@ -1,4 +1,4 @@
-"""Batch normalisation for critics and actors that say when the statistics are those of a batch.
+"""Batch normalisation that uses the statistics of a batch only in the context `batch_statistics`.
 
 Everywhere else, in acting, comparing, `play` and export, they are the running ones, whatever `Module.training` says.
 """
@@ -41,7 +41,7 @@ def batch_statistics(weights: torch.Tensor | None = None, update: bool = True) -
 
 
 def gathering(module: nn.Module, acted: torch.Tensor, learns: bool = True) -> contextlib.AbstractContextManager[None]:
-    """Returns the context in which a network learns from frames: with their statistics, if it has any, where `acted` (bool)."""
+    """Returns a context in which the `BatchNorm` of a module, if any, uses the statistics of frames where `acted` (bool)."""
     if not learns or not has_batch_statistics(module):
         return contextlib.nullcontext()
     return batch_statistics(acted.flatten().float())
@@ -59,7 +59,7 @@ def refuse_batch_statistics(switch: nn.Module) -> None:
 
 @gin.configurable(denylist=["networks", "size"])
 class BatchNorm(nn.Module):
-    """Batch normalisation of N networks, `[N, M, F]`: each network and number has its own statistics over the M rows.
+    """Batch normalisation of N networks, `[N, M, F]`: each feature of each network has its own statistics over the M rows.
 
     `y = scale (x - mean) / sqrt(var + epsilon) + bias`. With `renorm_after` it is batch renormalisation: after so many moves of
     the running statistics (mu, sigma) those of the batch are corrected towards them, `(x - mean) / std * r + d` with
@@ -143,7 +143,7 @@ class BatchNorm(nn.Module):
 
     @torch.no_grad()
     def project(self) -> None:
-        """Gives each network's scale and bias together the norm sqrt(F), if `unit`."""
+        """Gives each network's scale and bias together the norm sqrt(F). Called only if `unit`, see `projections`."""
         size = self.scale.shape[-1]
         norm = (self.scale.square().sum(-1, keepdim=True) + self.bias.square().sum(-1, keepdim=True)).sqrt()
         factor = size**0.5 / norm.clamp(min=1e-8)

@@ -1,7 +1,7 @@
 """Hidden layers of N networks at once, `[N, M, I]` to `[N, M, O]`: of critics, and of actors with N = 1.
 
 A body is called with `input_size` and `networks`. `head(outputs)` makes the last layer that goes with it, `output_size` is O.
-What keeps its weights at a norm has `unit` and `project`, which is called after each update.
+A part that keeps its weights at a norm has an attribute `unit` and a method `project`, called after each update.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class MlpBody(nn.Module):
         norm_input: whether the input is normalised too.
         norm_last: False: linear, norm, activation. True: linear, activation, norm (CrossQ).
         unit_weights: keeps each unit's weights at norm 1, the head's too. Only the head has a bias (XQC).
-        dropout: probability of dropping a number before its normalisation (DroQ). Target networks drop none.
+        dropout: probability of dropping a unit before its normalisation (DroQ). Target networks drop none.
         initial_weights: without `unit_weights`: "torch", uniform weights and biases as `torch.nn.Linear` makes them; "lecun",
             truncated normals of variance 1 / inputs and biases of 0, as flax makes them (CrossQ).
         activation: called without arguments, once for each layer.
@@ -326,5 +326,5 @@ class SimbaV2Body(nn.Module):
 
 
 def projections(module: nn.Module) -> list[Any]:
-    """Returns the parts of a module that are projected after an update, without those of its targets, which follow."""
+    """Returns the parts of a module to `project` after an update, without those of target networks, which follow."""
     return [part for name, part in module.named_modules() if getattr(part, "unit", False) and "target_" not in name]

@@ -41,7 +41,7 @@ class CriticEnsemble(nn.Module):
             the layer), those of the last layer in +-0.003, and biases are 0. "torch": weights and biases of each layer are
             uniform in [-w, w], as `torch.nn.Linear` makes them.
         last_init_range, last_bias_init_range: if set, the last layer's weights, or biases, are uniform in +- this instead.
-        activation: called without arguments; see `ActorNetwork`.
+        activation: called without arguments; see `HeadNetwork`.
         body: makes the hidden layers, such as `@SimbaBody`, and the last one, as its paper does; see `taac/networks/bodies.py`.
             It has settings of its own, in place of `hidden_layers`, `initial_weights`, ranges and `activation`.
         returns: what a critic predicts in place of a number, such as `@CategoricalReturns()`, a distribution of the return.

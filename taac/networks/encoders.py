@@ -30,7 +30,7 @@ class ImageEncoder(nn.Module):
         spec: the image's spec.
         channels, kernels, strides: of the convolutions, in order (default: those of Mnih et al., Nature 2015).
         output_size: width of the features.
-        activation: called without arguments, once for each layer; see `ActorNetwork`.
+        activation: called without arguments, once for each layer; see `HeadNetwork`.
 
     Raises:
         TaacError: lists of different lengths; an image that is too small, or that has its channels first.

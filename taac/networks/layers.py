@@ -15,7 +15,7 @@ from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
 
-InitialWeights = Literal["published", "torch"]  # those of TAAC's original code, or torch's own; see `ActorNetwork`
+InitialWeights = Literal["published", "torch"]  # those of TAAC's original code, or torch's own; see `HeadNetwork`
 _TRUNCATED_STD = 0.87962566103423978  # standard deviation of a standard normal truncated at +-2
 
 
@@ -135,7 +135,7 @@ def head_linear(
 
 
 def is_published(initial_weights: InitialWeights) -> bool:
-    """Raises TaacError for an unknown name of initial weights."""
+    """Returns whether initial weights are those of TAAC's original code. Raises TaacError for an unknown name."""
     if initial_weights not in ("published", "torch"):
         raise TaacError(f"initial_weights must be 'published' or 'torch', got '{initial_weights}'")
     return initial_weights == "published"
@@ -169,7 +169,9 @@ def activation_module(activation: Callable[..., nn.Module]) -> nn.Module:
 
 
 def refuse_unused(body: Any, owner: str, activation: Any, ranges: dict[str, float | None]) -> None:
-    """Refuses settings that a body leaves unused. Widths and kinds of first weights are those of whole tasks, so they may be set.
+    """Refuses settings that a body leaves unused.
+
+    Widths and `initial_weights` are allowed, because task files set them for all methods.
 
     Raises:
         TaacError: names the first one.

@@ -105,7 +105,7 @@ class RewardScaler(nn.Module):
         repeat_gamma: discount per step inside a repeated action, as in the environment.
         reward_dim: D, or None for a scalar reward.
         clip: of the scaled reward of a step; None: no clipping.
-        bound: the scale is so large that no such sum so far is beyond +- this. None: it is the standard deviation alone.
+        bound: the scale is raised until no such sum so far is beyond +- this. None: it is the standard deviation alone.
 
     Raises:
         TaacError: a clip or a bound that is not above 0.
@@ -188,9 +188,10 @@ def _steps(reward: torch.Tensor, duration: torch.Tensor | None) -> torch.Tensor 
 class ObservationNormalizer(nn.Module):
     """Normalises float observations by the mean and variance of all observations in rollouts, then clips.
 
-    Images (uint8) and categorical leaves are unchanged. Only rollouts update the statistics, by the exact parallel
-    algorithm of Chan et al. (1979). Replayed batches are normalised with the current statistics. Where several ranks train one
-    run, observations count from the next `merge` on, in all of them.
+    Images (uint8) and categorical leaves are unchanged. Rollouts update the statistics, before a cloned policy acts its
+    demonstrations, in offline runs the stored frames, by the exact parallel algorithm of Chan et al. (1979). Replayed batches are
+    normalised with the current statistics. Where several ranks train one run, observations count from the next `merge` on, in all
+    of them.
 
     Args:
         observation_spec: nest of `TensorSpec`.

@@ -29,7 +29,7 @@ class PrefixCritics(nn.Module):
         action_sizes: widths of a chunk's parts, see `Chunk`: A, (h-1) A and 1, or A alone if h = 1.
         num_critics: N, 1 or more.
         hidden_layers: widths of the layers of f; the last one is that of x, whose square every action costs.
-        activation: called without arguments; see `ActorNetwork`.
+        activation: called without arguments; see `HeadNetwork`.
 
     Raises:
         TaacError: settings out of range; a method without chunks; a vector reward.

@@ -14,7 +14,7 @@ from taac.ops import value_distributions
 from taac.ops.value_distributions import ValueDistribution, certain, mean_of
 
 Combination = Literal["min", "mean"]
-LOW, HIGH = -5.0, 5.0  # of atoms, if nobody chooses them
+LOW, HIGH = -5.0, 5.0  # of atoms, by default
 
 
 @gin.configurable
@@ -36,8 +36,8 @@ class CategoricalReturns(nn.Module):
     Raises:
         TaacError: settings out of range.
 
-    Source: Bellemare, Dabney and Munos (arXiv:1707.06887); Farebrother et al. (arXiv:2403.03950). Of two critics, the whole
-    distribution of the one with the lower mean, and 101 atoms on [-5, 5]: SimbaV2 (arXiv:2502.15280).
+    Source: Bellemare, Dabney and Munos (arXiv:1707.06887); Farebrother et al. (arXiv:2403.03950). Targets from
+    the critic with the lower mean, and 101 atoms on [-5, 5], follow SimbaV2 (arXiv:2502.15280).
     """
 
     support: torch.Tensor

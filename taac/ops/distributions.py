@@ -103,13 +103,13 @@ def beta_distribution(
         q_values: `[..., 2]`, q_0 of continuing and q_1 of switching.
         alpha: temperature, a scalar, > 0.
         advantage_clipping: `(low, high)`, to which the advantage is clipped first; either may be None.
-        price: what q_1 is already less by, a scalar; the advantage without it is clipped.
+        price: already subtracted from q_1, a scalar; it is added back while the advantage is clipped.
 
     Returns:
         Probabilities `[..., 2]`, detached, which sum to 1.
 
     Raises:
-        TaacError: the last dimension is not 2, not floats, or lo > hi.
+        TaacError: the last dimension is not 2, the values are not floats, or low > high.
 
     Source: Yu, Xu and Zhang, TAAC (NeurIPS 2021, arXiv:2104.06521), section 4.1; advantage clipping from its locomotion
     settings.
@@ -154,7 +154,7 @@ def categorical_entropy(probs: torch.Tensor) -> torch.Tensor:
 
 
 def categorical_policy(logits: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities and log-probabilities over the valid choices, `log p = logits - log sum_valid exp(logits)`.
+    """Returns probabilities and log-probabilities of the valid choices, `log p = logits - log sum_valid exp(logits)`.
 
     Both are 0 at invalid choices, so that sums such as `sum p (alpha log p - q)` run over the valid choices only. No
     gradient flows to the logits of invalid choices.
@@ -173,7 +173,7 @@ def categorical_policy(logits: torch.Tensor, valid: torch.Tensor) -> tuple[torch
 
 
 def categorical_sample(probs: torch.Tensor) -> torch.Tensor:
-    """Choices `[...]` int64 drawn with probabilities (or weights) `[..., C]`. Never draws one of probability 0."""
+    """Draws choices `[...]` int64 with probabilities (or weights) `[..., C]`. Never draws one of probability 0."""
     return torch.multinomial(probs.reshape(-1, probs.shape[-1]), 1).reshape(probs.shape[:-1])
 
 

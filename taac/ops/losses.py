@@ -19,6 +19,8 @@ def action_gradient_loss(action: torch.Tensor, action_gradient: torch.Tensor) ->
 
     Returns:
         `[...]`.
+
+    Source: Silver et al., Deterministic Policy Gradient Algorithms (ICML 2014), theorem 1.
     """
     target = (action + action_gradient).detach()
     return 0.5 * (action - target).square().sum(-1)
@@ -65,7 +67,7 @@ def squared_td_error(q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def huber_td_error(q: torch.Tensor, target: torch.Tensor, delta: float) -> torch.Tensor:
-    """Huber's loss: `e^2` where the TD error `|e| <= delta`, and the tangent line `delta (2 |e| - delta)` beyond.
+    """Computes Huber's loss, `e^2` where the TD error `|e| <= delta`, and the tangent line `delta (2 |e| - delta)` beyond.
 
     The gradient is therefore never larger than at an error of delta. It is twice Huber's function because
     `squared_td_error` has no 1/2; with delta above all errors the two losses are equal.

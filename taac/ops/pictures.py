@@ -17,7 +17,8 @@ def random_shift(x: torch.Tensor, pixels: int) -> torch.Tensor:
     Returns:
         `[..., H, W, C]`.
 
-    Source: Kostrikov, Yarats and Fergus, DrQ (arXiv:2004.13649), section 4; as in DrQ-v2 (arXiv:2107.09645) without averages.
+    Source: Kostrikov, Yarats and Fergus, DrQ (arXiv:2004.13649), section 4; as in DrQ-v2 (arXiv:2107.09645) without averages over
+    several shifts.
     """
     height, width = x.shape[-3:-1]
     flat = x.reshape(-1, *x.shape[-3:])

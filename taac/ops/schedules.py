@@ -101,7 +101,10 @@ class CosineSchedule(LinearSchedule):
         return self.end if done == 1.0 else self.end + (self.start - self.end) * (1.0 + math.cos(math.pi * done)) / 2
 
     def integral(self, count: int) -> float:
-        """Computes `l (end x + (start - end) (x + sin(pi x) / pi) / 2)` in double precision, at the fraction x of l."""
+        """Computes `l (end x + (start - end) (x + sin(pi x) / pi) / 2)` at the fraction x of the length l, in double precision.
+
+        Before it `start` is added for each count, after it `end`.
+        """
         done, after = _fraction(count - self.begin, self.length), max(0, count - self.begin - self.length)
         fallen = self.end * done + (self.start - self.end) * (done + math.sin(math.pi * done) / math.pi) / 2
         return self.start * min(count, self.begin) + self.length * fallen + self.end * after
@@ -135,7 +138,10 @@ class ExponentialSchedule(LinearSchedule):
         return self.end if done == 1.0 else self.start * (self.end / self.start) ** done
 
     def integral(self, count: int) -> float:
-        """Computes `start l ((end/start)^x - 1) / log(end/start)` in double precision, at the fraction x of l."""
+        """Computes `start l ((end/start)^x - 1) / log(end/start)` at the fraction x of the length l, in double precision.
+
+        Before it `start` is added for each count, after it `end`.
+        """
         before, rate = min(count, self.begin), math.log(self.end / self.start)
         done = _fraction(count - self.begin, self.length)
         decayed = self.start * self.length * (math.expm1(rate * done) / rate if rate else done)
@@ -199,7 +205,7 @@ class Scheduled(NamedTuple):
 
     name: str  # the name of the binding, "Learner.learning_rate"
     schedule: Schedule
-    set: Callable[[float], None]  # sets the value
+    set: Callable[[float], None]
 
 
 def at_start(value: float | Schedule) -> float:

@@ -11,7 +11,7 @@ from taac.ops.value_ops import Bootstrap
 
 
 class ValueDistribution(NamedTuple):
-    """A distribution of values. Points that all of them share have no other dimension, `[M]`."""
+    """Distributions of values. Points that all of them share are stored once, `[M]`."""
 
     points: torch.Tensor  # [..., M] or [M]
     probs: torch.Tensor  # [..., M], which sum to 1
@@ -21,7 +21,7 @@ class ValueDistribution(NamedTuple):
         return (self.points * self.probs).sum(-1)
 
     def pad_front(self) -> ValueDistribution:
-        """Puts a frame before frames `[T-1, ...]`, whose distribution is never read."""
+        """Prepends a frame, whose distribution is never read, to frames `[T-1, ...]`."""
         points = self.points if self.points.dim() == 1 else torch.cat([self.points[:1], self.points])
         return ValueDistribution(points, torch.cat([self.probs[:1], self.probs]))
 
@@ -52,7 +52,7 @@ def shifted(value: Value, by: torch.Tensor) -> Value:
 
 
 def mean_of(value: torch.Tensor | ValueDistribution | PrefixTargets) -> torch.Tensor:
-    """Returns values, or the means of their distributions."""
+    """Returns values, the means of their distributions, or the targets of whole chunks, `[...]`."""
     return value if isinstance(value, torch.Tensor) else value.mean()
 
 
@@ -109,10 +109,10 @@ def project(value: ValueDistribution, support: torch.Tensor) -> torch.Tensor:
 
 
 def spread(target: torch.Tensor, support: torch.Tensor, sigma: float) -> torch.Tensor:
-    """HL-Gauss: the mass that a normal around the target has in the bin around each atom, over its mass in all bins.
+    """Computes HL-Gauss's probabilities: a normal's mass in the bin around each atom, over its mass in all bins.
 
     Args:
-        target: `[...]`. One beyond the support counts as its end; one that is not finite makes NaN.
+        target: `[...]`, the normal's mean. One beyond the support counts as its end; one that is not finite makes NaN.
         support: `[K]`, atoms in equal distances.
         sigma: standard deviation of the normal, in units of the target.
 

@@ -125,7 +125,7 @@ def bootstraps(
     stop: torch.Tensor,
     bonus: torch.Tensor | None = None,
 ) -> Bootstrap:
-    """Takes the returns of the recursion above apart, so that the value may be something else than a number.
+    """Decomposes the returns of the recursion above, so that the value may be a distribution.
 
     With a `value` it holds that `G = reward + discount * value[frame]` for `one_step_return` (`stop` true everywhere),
     `n_step_return` (at LAST), and `compare_through_return` (at LAST and where `switch`).
@@ -134,6 +134,12 @@ def bootstraps(
         reward: `[T, B]` or `[T, B, D]`, received on arriving at step t.
         step_type, discount, bonus: as in `n_step_return`.
         stop: `[T, B]` bool, where a return that arrives bootstraps. It always does at T-1.
+
+    Returns:
+        A `Bootstrap`, `[T-1, B]` or `[T-1, B, D]` each, detached.
+
+    Raises:
+        TaacError: shapes that do not fit.
     """
     discount = _check(reward, reward, step_type, discount, bonus)
     _check_bool("stop", stop, step_type)
@@ -155,7 +161,7 @@ def prefix_returns(
 ) -> torch.Tensor:
     """Computes the returns from frame 0 that bootstrap after 1, 2, ..., T-1 steps.
 
-    `G_k = sum_{i=1..k} d_1..d_{i-1} r_i + d_1..d_k value[k]`. After LAST, all are that of LAST.
+    `G_k = sum_{i=1..k} d_1..d_{i-1} r_i + d_1..d_k value[k]`. From LAST on, all equal the return that ends at LAST.
 
     Args:
         reward, value, discount: `[T, B]`, as in `one_step_return`.
@@ -226,7 +232,8 @@ def skip_returns(
     max_skip: int,
     bonus: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes the returns of all skips in a segment. Skip j at step t is an action chosen at t and held until t+j.
+    """Computes the returns of all skips in a segment. Skip j at step t holds
+    the action of step t, old or new, until t+j.
 
     `G_1[t] = reward[t+1] + discount[t+1] * value[t+1]`, and
     `G_j[t] = reward[t+1] + discount[t+1] * (bonus[t+1] + G_{j-1}[t+1])`: j rewards, then the value of the state at t+j.

@@ -1,4 +1,4 @@
-"""Prioritised replay: segments are sampled in proportion to the critics' last error on them.
+"""Prioritised replay: segments are sampled with probabilities that grow with the critics' last error on them.
 
 Source: Schaul, Quan, Antonoglou and Silver, Prioritized Experience Replay (ICLR 2016, arXiv:1511.05952), the proportional
 variant, applied to segments. Equation numbers below are that paper's.

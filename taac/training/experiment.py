@@ -83,7 +83,7 @@ def create_agent(
         shared_policy: True: the first dimension of action and observation counts agents that share the policy; see
             `AgentBatch`. False: there is one agent, and the entries of a MultiDiscrete action are its branches; see
             `DiscreteSacAlgorithm`. None: like False, but MultiDiscrete actions are refused because they can mean either.
-        random_shift: sampled pictures are moved by up to so many pixels in each direction (DrQ has 4 of 84); 0: they are not.
+        random_shift: sampled pictures are moved by up to this many pixels in each direction (DrQ has 4 of 84); 0: they are not.
         role: "learn", or "collect", "act" or "value" for an agent that holds only what it needs for that; see `Agent`.
     """
     spec, action_spec, reward_dim = environment.observation_spec, environment.action_spec, environment.reward_dim

@@ -120,7 +120,7 @@ def test_the_next_recorded_actions_are_cloned():
 
 
 def test_random_chunks_to_begin_with_are_refused():
-    with pytest.raises(TaacError, match="randomize_first_state_tau draws no ChunkTrajectory"):
+    with pytest.raises(TaacError, match="randomize_first_state_tau does not support ChunkTrajectory"):
         TaacAlgorithm(SPEC, ACTION, trajectory=ChunkTrajectory(3), randomize_first_state_tau=True)
 
 

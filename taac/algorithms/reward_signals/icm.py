@@ -30,7 +30,7 @@ class ICM(RewardSignal):
         strength, gamma, learning_rate, update_period, batch_size, normalize: see `RewardSignal`.
         feature_size: of phi.
         hidden_layers: of each model.
-        beta: of the loss, in (0, 1).
+        beta: weight of the forward model's loss, in (0, 1).
 
     Raises:
         TaacError: errors of `RewardSignal`; beta outside (0, 1).
