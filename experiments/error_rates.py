@@ -38,10 +38,6 @@ def _unequal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return rng.normal(size=shape) * spread[:, None]
 
 
-def _lognormal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return rng.lognormal(sigma=0.75, size=shape)
-
-
 def _two_peaks(chance: float) -> Draw:
     """Returns what draws solved or not, with a little noise."""
     return lambda rng, shape: (rng.random(shape) < chance) + 0.02 * rng.normal(size=shape)
@@ -49,15 +45,6 @@ def _two_peaks(chance: float) -> Draw:
 
 def _solved(chance: float) -> Draw:
     return lambda rng, shape: (rng.random(shape) < chance).astype(float)
-
-
-def _success_rate(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns the fraction of 20 evaluation episodes that were solved, by runs of unequal skill: often exactly 1."""
-    return rng.binomial(20, rng.beta(2, 0.5, size=shape)) / 20
-
-
-def _tied(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return np.round(rng.normal(size=shape))
 
 
 def _some_diverged(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -82,12 +69,13 @@ def _shifted(draw: Draw, shift: float) -> Draw:
 KINDS: dict[str, Draw] = {
     "normal": _normal,
     "normal, spreads 1 and 3": _unequal,
-    "lognormal": _lognormal,
+    "lognormal": lambda rng, shape: rng.lognormal(sigma=0.75, size=shape),
     "two peaks, half": _two_peaks(0.5),
     "two peaks, 0.8": _two_peaks(0.8),
     "solved or not, half": _solved(0.5),
-    "success rates": _success_rate,
-    "ties": _tied,
+    # The fraction of 20 evaluation episodes that were solved, by runs of unequal skill: often exactly 1.
+    "success rates": lambda rng, shape: rng.binomial(20, rng.beta(2, 0.5, size=shape)) / 20,
+    "ties": lambda rng, shape: np.round(rng.normal(size=shape)),
     "a fifth diverged": _some_diverged,
 }
 DIFFERENT: dict[str, Draw] = {

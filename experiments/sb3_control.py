@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
-import datetime
 import importlib.metadata
 import json
 import os
@@ -33,6 +32,8 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+
+from taac.runs import provenance
 
 with contextlib.suppress(ModuleNotFoundError):
     import gymnasium_robotics  # registers tasks with goals  # noqa: F401
@@ -111,7 +112,7 @@ def train(folder: Path, task: str, seed: int, options: argparse.Namespace) -> No
     """Trains one run, from the beginning; `run.json` is written last and says that it is finished."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.gin").write_text(settings(task, options))
-    start, begun = datetime.datetime.now(datetime.timezone.utc), time.perf_counter()
+    start, begun = provenance.now(), time.perf_counter()
     model = make_model(task, seed, options)
     with open(folder / "evaluations.csv", "w", newline="") as file:
         writer = csv.writer(file)
@@ -127,10 +128,9 @@ def train(folder: Path, task: str, seed: int, options: argparse.Namespace) -> No
     about = {
         "status": "finished", "method": method(options), "seed": seed, "environment": task, "device": "cpu",
         "command": shlex.join(["python", "-m", "experiments.sb3_control", *sys.argv[1:]]),
-        "start": start.isoformat(timespec="seconds"),
-        "end": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "start": start, "end": provenance.now(),
         "versions": {**{name: version(name) for name in PACKAGES}, "python": platform.python_version()},
-        "platform": {"system": platform.platform(), "processor": processor(), "cores": os.cpu_count()},
+        "platform": {"system": platform.platform(), "processor": provenance.processor(), "cores": os.cpu_count()},
         "env_steps": model.num_timesteps, "updates": model._n_updates,
     }  # fmt: skip
     temporary = folder / "run.json.part"
@@ -147,14 +147,6 @@ def version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def parser() -> argparse.ArgumentParser:

@@ -31,7 +31,7 @@ def main() -> None:
     results: list[dict[str, Any]] = [updates.run(options_of(updates.parser()), peak["peak"])]
     results.append(training.run(options_of(training.parser())))
     results.append(rollout.run(options))
-    results.append(startup.run(options_of(startup.parser())))
+    results.append(startup.run(options))
     results.append(memory.run(options_of(memory.parser())))
     common.write([*results, peak], options, "bench")
 

@@ -8,10 +8,10 @@ Sizes are those of `updates`: observations of 17, actions of 6, hidden layers or
 from __future__ import annotations
 
 import argparse
-import statistics
+import functools
 from typing import Any
 
-from experiments.benchmarks import common, floor
+from experiments.benchmarks import common, floor, updates
 from experiments.benchmarks.common import OURS, PEERS, Contender, ratio_goal
 from experiments.benchmarks.contenders import ON_S_ALONE
 from experiments.benchmarks.updates import PEAK
@@ -50,10 +50,8 @@ def parser() -> argparse.ArgumentParser:
     return flags
 
 
-def run(options: argparse.Namespace, best: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Measures. `best`: the peak product as `floor.run` found it; measured first if not given."""
-    if best is None:
-        best = floor.run(options)["peak"]
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    best = floor.run(options)["peak"]
     common.say("updates a second with each backbone")
     sent = {"task": "updates", "frames": options.frames, "batch_size": options.batch_size, "per_call": 1}
     sent["warmup"] = 10 if options.quick else 30  # the slowest take more than a second each
@@ -71,14 +69,7 @@ def run(options: argparse.Namespace, best: dict[str, Any] | None = None) -> dict
             contenders.append(Contender(label, PEERS, asked))
             pairs.append((f"SAC, {name}", label))
     rates, about, problems = common.interleaved(contenders, options)
-
-    def note(name: str) -> str:
-        if "gflop" not in about[name] or PEAK not in rates:
-            return ""
-        gflop = about[name]["gflop"]
-        share = statistics.median(gflop * rate / peak for rate, peak in zip(rates[name], rates[PEAK]))
-        return f"{gflop:.2f} GFLOP, {share:.0%} of the peak rate"
-
+    note = functools.partial(updates.note, rates, about)
     figures = common.rate_figures(contenders[1:], rates, problems, "updates/s", note)
     goals = [ratio_goal(f"{ours}: updates/s over SBX", rates, ours, theirs, 1.2, problems) for ours, theirs in pairs]
     return {"title": "Backbones", "figures": figures, "goals": goals}

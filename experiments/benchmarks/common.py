@@ -172,9 +172,6 @@ def started(
     processes: dict[str, Process] = {}
     about: dict[str, dict[str, Any]] = {}
     problems: dict[str, str] = {}
-    names = [contender.name for contender in contenders]
-    if options.contenders and not set(names) & set(options.contenders):
-        say(f"  nothing to measure: --contenders names {options.contenders}; there are {names}")
     try:
         for contender in contenders:
             if options.contenders and contender.name not in options.contenders:
@@ -200,6 +197,9 @@ def interleaved(
 
     In every other round the order is turned round, so that nobody always comes after the same one.
     """
+    names = [contender.name for contender in contenders]
+    if options.contenders and not set(names) & set(options.contenders):
+        say(f"  nothing to measure: --contenders names {options.contenders}; there are {names}")
     with started(contenders, options) as (processes, about, problems):
         rates: dict[str, list[float]] = {name: [] for name in processes}
         for number in range(options.rounds):

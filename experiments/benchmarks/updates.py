@@ -64,8 +64,7 @@ def run(options: argparse.Namespace, best: dict[str, Any] | None = None) -> dict
     for name in (SB3, SB3 + MANY_A_CALL, SBX, SBX + MANY_A_CALL):
         if name in about and SAC_S in about:  # of the same sizes
             about[name]["gflop"] = about[SAC_S]["gflop"]
-    note = functools.partial(_note, rates, about)
-    figures = common.rate_figures(contenders[1:], rates, problems, "updates/s", note)
+    figures = common.rate_figures(contenders[1:], rates, problems, "updates/s", functools.partial(note, rates, about))
     if PEAK in rates:
         figures.insert(0, common.figure(f"{PEAK}: {best['path']}, {best['shape']}", rates[PEAK], "GFLOP/s"))
     goals = _goals(rates, about, problems)
@@ -75,7 +74,8 @@ def run(options: argparse.Namespace, best: dict[str, Any] | None = None) -> dict
     return {"title": "Updates", "figures": figures, "goals": goals}
 
 
-def _note(rates: dict[str, list[float]], about: dict[str, dict[str, Any]], name: str) -> str:
+def note(rates: dict[str, list[float]], about: dict[str, dict[str, Any]], name: str) -> str:
+    """Returns what stands beside a contender's rate: its version, its operations, and its share of the peak rate."""
     notes = [f"version {about[name]['version']}"] if "version" in about[name] else []
     if PEAK in rates and "gflop" in about[name]:
         share = statistics.median(_shares(name, rates, about))

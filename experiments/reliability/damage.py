@@ -33,33 +33,14 @@ VERDICTS = {
     "DIFFERS": "said, and yet the outcome differs",
     "CRASHED": "ended without a message",
 }
-
-
-def _flip(data: bytes, at: int, rng: random.Random) -> bytes:
-    return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
-
-
-def _zeros(data: bytes, at: int, rng: random.Random) -> bytes:
-    return data[:at] + bytes(min(32, len(data) - at)) + data[at + 32 :]
-
-
-def _noise(data: bytes, at: int, rng: random.Random) -> bytes:
-    return data[:at] + rng.randbytes(min(32, len(data) - at)) + data[at + 32 :]
-
-
-def _cut(data: bytes, at: int, rng: random.Random) -> bytes:
-    return data[:at]
-
-
-def _gap(data: bytes, at: int, rng: random.Random) -> bytes:
-    return data[:at] + data[at + rng.randint(1, 32) :]
-
-
-def _more(data: bytes, at: int, rng: random.Random) -> bytes:
-    return data[:at] + rng.randbytes(rng.randint(1, 32)) + data[at:]
-
-
-DAMAGES: tuple[Callable[[bytes, int, random.Random], bytes], ...] = (_flip, _zeros, _noise, _cut, _gap, _more)
+DAMAGES: dict[str, Callable[[bytes, int, random.Random], bytes]] = {
+    "flip": lambda data, at, rng: data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :],
+    "zeros": lambda data, at, rng: data[:at] + bytes(min(32, len(data) - at)) + data[at + 32 :],
+    "noise": lambda data, at, rng: data[:at] + rng.randbytes(min(32, len(data) - at)) + data[at + 32 :],
+    "cut": lambda data, at, rng: data[:at],
+    "gap": lambda data, at, rng: data[:at] + data[at + rng.randint(1, 32) :],
+    "more": lambda data, at, rng: data[:at] + rng.randbytes(rng.randint(1, 32)) + data[at:],
+}
 
 
 def campaign(folder: Path, given: argparse.Namespace, settings: Sequence[Setting] = SETTINGS) -> list[dict[str, Any]]:
@@ -93,12 +74,12 @@ def _damage(victim: Path, base: Path, number: int, rng: random.Random) -> dict[s
     path = rng.choice(_needed(victim) if kind == "frames" else sorted(victim.glob(KINDS[kind]), key=_newest)[-1:])
     data, region = path.read_bytes(), number // len(KINDS) % REGIONS
     at = min(len(data) - 1, int((region + rng.random()) / REGIONS * len(data)))
-    damage = rng.choice(DAMAGES)
-    damaged = damage(data, at, rng)
+    damage = rng.choice(list(DAMAGES))
+    damaged = DAMAGES[damage](data, at, rng)
     if damaged == data:
         return None  # zeros over zeros
     path.write_bytes(damaged)
-    return {"kind": kind, "file": path.name, "region": region, "damage": damage.__name__.strip("_"), "at": at}
+    return {"kind": kind, "file": path.name, "region": region, "damage": damage, "at": at}
 
 
 def _newest(path: Path) -> tuple[int, str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -174,7 +172,8 @@ class TrainedAgent:
         masked = len(first) == 1 and specs.is_masked(tensors, self._action_spec)
         if masked and specs.forbids_acting(tensors, self._action_spec).any():
             raise TaacError("the action_mask of the observation forbids every choice: begin a new episode before acting")
-        with _threads(self.num_threads), torch_as_in_training(), torch.inference_mode():
+        with torch_as_in_training(), torch.inference_mode():
+            torch.set_num_threads(self.num_threads)
             initial = (zeros(self._action_spec, len(first)), self._agent.initial_state(len(first)))
             before = nest.map_structure(torch.as_tensor, (state.action, state.memory))
             action, memory = nest.where(first, initial, before)
@@ -278,16 +277,6 @@ def load_in(
         saved = load_saved(root_dir, best, trust, "value" if critics else "act", switch_threshold)
         saved.environment.close()
         return TrainedAgent(saved.agent, saved.environment, saved.method, saved.env_steps)
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _of(spec: Any, space: gymnasium.Space) -> gymnasium.Space:

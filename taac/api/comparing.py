@@ -204,8 +204,8 @@ def report(
         TaacError: there are no usable runs, or an option is wrong.
     """
     for name, number in (("last_evaluations", last_evaluations), ("at_step", 1 if at_step is None else at_step)):
-        if not isinstance(number, (int, np.integer)):
-            raise TaacError(f"{name} must be an integer, got {number!r:.200}")
+        if not (isinstance(number, (int, np.integer)) and number >= 1):
+            raise TaacError(f"{name} must be an integer, 1 or more, got {number!r:.200}")
     if output_dir is not None and Path(output_dir).exists() and not Path(output_dir).is_dir():
         raise TaacError(f"output_dir must be a folder, got the file {output_dir}")
     with session():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import io
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from taac.api.agent import TrainedAgent, load_in
 from taac.api.environments import Environment, named, refuse_other
 from taac.api.session import session
 from taac.errors import TaacError
+from taac.pictures.panels import image
 from taac.playing.episodes import play
 from taac.playing.pictures import Pictures
 from taac.runs import files, layout
@@ -185,11 +185,5 @@ def refuse_numbers(seed: Any, **counts: Any) -> None:
 
 def _shown(figure: Any) -> Any:
     """Lets a notebook show a figure, whether or not it uses pyplot."""
-
-    def png() -> bytes:
-        file = io.BytesIO()
-        figure.savefig(file, format="png", dpi=100)
-        return file.getvalue()
-
-    figure._repr_png_ = png
+    figure._repr_png_ = functools.partial(image, figure, dpi=100)
     return figure

@@ -27,8 +27,12 @@ _ALONE = threading.RLock()
 
 @contextlib.contextmanager
 def torch_as_in_training() -> Iterator[None]:
-    """A context in which tensors are float32 and on the CPU unless told otherwise, without autocast; on exit all is as before."""
+    """A context in which tensors are float32 and on the CPU unless told otherwise, without autocast.
+
+    On exit all is as before, the number of threads included.
+    """
     with contextlib.ExitStack() as entered:
+        entered.callback(torch.set_num_threads, torch.get_num_threads())
         entered.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(torch.float32)
         if torch.get_default_device().type != "cpu":  # both contexts take long, and are seldom needed
@@ -45,7 +49,6 @@ def session(environment: Named | None = None) -> Iterator[None]:
     On exit the caller's bindings, random numbers, number of threads, gradient mode and default dtype are restored. All of these
     belong to the process, so another thread is refused.
     """
-    threads = torch.get_num_threads()
     name, make = (environment.name, environment.make) if environment else (None, None)
     with (
         _alone(), _random_numbers_kept(), gin_state.isolated(), torch.inference_mode(False), torch.enable_grad(),
@@ -58,8 +61,6 @@ def session(environment: Named | None = None) -> Iterator[None]:
             if error.args:
                 error.args = (in_python(str(error.args[0])), *error.args[1:])
             raise
-        finally:
-            torch.set_num_threads(threads)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import torch.nn as nn
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
-from taac.networks.layers import InitialWeights, Mlp, head_linear, in_full_precision, refuse_unused, scaled_linear
+from taac.networks.layers import InitialWeights, Mlp, head_linear, in_full_precision, refuse_unused
 
 
 class HeadNetwork(nn.Module):
@@ -174,10 +174,17 @@ class TrajectoryEmbedding(nn.Module):
 
     def __init__(self, feature_size: int, part_sizes: Sequence[int]):
         super().__init__()
-        self.parts = nn.ModuleList(scaled_linear(size, feature_size, 1.0, "uniform") for size in part_sizes)
+        self.parts = nn.ModuleList(_embedding(size, feature_size) for size in part_sizes)
         self.output_size = feature_size * (1 + len(part_sizes))
 
     def forward(self, features: torch.Tensor, tau: Nest) -> torch.Tensor:
         """Maps features `[..., F]` and a trajectory (or any nest) of parts `[..., A]` to `[..., output_size]`."""
         embedded = [layer(part) for layer, part in zip(self.parts, nest.flatten(tau))]
         return torch.cat([features, *embedded], dim=-1)
+
+
+def _embedding(size: int, feature_size: int) -> nn.Linear:
+    layer = nn.Linear(size, feature_size)
+    nn.init.kaiming_uniform_(layer.weight, nonlinearity="linear")  # of standard deviation 1 / sqrt(size)
+    nn.init.zeros_(layer.bias)
+    return layer

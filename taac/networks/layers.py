@@ -75,32 +75,6 @@ def _full_precision(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.dtype == torch.bfloat16 else x
 
 
-def hidden_linear(input_size: int, output_size: int, initial_weights: InitialWeights) -> nn.Linear:
-    """Returns a hidden layer: weights Xavier-uniform and biases 0 ("published"), or as torch makes it."""
-    layer = nn.Linear(input_size, output_size)
-    if is_published(initial_weights):
-        nn.init.xavier_uniform_(layer.weight)
-        nn.init.zeros_(layer.bias)
-    return layer
-
-
-def scaled_linear(
-    input_size: int, output_size: int, gain: float, distribution: Literal["truncated_normal", "uniform"]
-) -> nn.Linear:
-    """Returns a linear layer with weights of standard deviation `gain / sqrt(input_size)` and zero biases.
-
-    The normal is truncated at two standard deviations of the untruncated one.
-    """
-    layer = nn.Linear(input_size, output_size)
-    std = gain / math.sqrt(input_size)
-    if distribution == "truncated_normal":
-        truncated_normal_(layer.weight, std)
-    else:
-        nn.init.uniform_(layer.weight, -math.sqrt(3.0) * std, math.sqrt(3.0) * std)
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
 def truncated_normal_(weight: torch.Tensor, std: float) -> None:
     """Draws weights of this standard deviation from a normal that is truncated at two of its own."""
     wide = std / _TRUNCATED_STD
@@ -126,7 +100,9 @@ def head_linear(
     init_range = bound if init_range is None else init_range
     bias_init_range = bound if bias_init_range is None else bias_init_range
     check_ranges(init_range or 0.0, bias_init_range or 0.0)
-    layer = scaled_linear(input_size, output_size, 0.3, "truncated_normal")
+    layer = nn.Linear(input_size, output_size)
+    truncated_normal_(layer.weight, 0.3 / math.sqrt(input_size))
+    nn.init.zeros_(layer.bias)
     if init_range is not None:
         nn.init.uniform_(layer.weight, -init_range, init_range)
     if bias_init_range:
@@ -200,7 +176,11 @@ class Mlp(nn.Sequential):
         check_widths(hidden_layers)
         layers: list[nn.Module] = []
         for fan_in, fan_out in itertools.pairwise([input_size, *hidden_layers]):
-            layers += [hidden_linear(fan_in, fan_out, initial_weights), activation_module(activation)]
+            layer = nn.Linear(fan_in, fan_out)
+            if is_published(initial_weights):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+            layers += [layer, activation_module(activation)]
         super().__init__(*layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,13 @@ def panels(
 
     figure = Figure(figsize=size, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, height_ratios=height_ratios, **options)
+
+
+def image(figure: Any, **options: Any) -> bytes:
+    """Returns a figure as the content of a file, PNG by default. `options` are those of `Figure.savefig`."""
+    file = io.BytesIO()
+    figure.savefig(file, **{"format": "png", **options})
+    return file.getvalue()
 
 
 @contextlib.contextmanager

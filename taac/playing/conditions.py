@@ -26,7 +26,7 @@ from taac.analysis.statistics.intervals import CONFIDENCE, student_quantile
 from taac.data_structures import AlgStep, Nest, TimeStep
 from taac.environments.delays import ActionDelay
 from taac.errors import TaacError
-from taac.pictures.panels import literal_text, panels
+from taac.pictures.panels import image, literal_text, panels
 from taac.playing.saved_agent import SavedAgent, load_saved
 from taac.runs import durable
 from taac.runs.layout import EpisodeSummary
@@ -338,6 +338,4 @@ def _picture(found: Points) -> bytes:
         axis.xaxis.get_major_locator().set_params(integer=True)
     if len(lines) > 1:
         axis.legend(fontsize="small")
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=120)
-    return file.getvalue()
+    return image(figure, dpi=120)

@@ -107,7 +107,8 @@ def conduct(
                 return False
             if status != "new":
                 check_count(folder, trainer.ranks)
-            _note_own(folder, loaded, operative)  # before it is written, so that a run that is killed there is known
+            # `taac play` and `--extend` know it as the user's own. Before it is written, so that one killed there is known.
+            own_runs.note(folder.path, operative, loaded.modules)
             if status in ("unfinished", "shorter", "other") and folder.has_checkpoints():
                 by = str((about or {}).get("command", ""))
                 if status == "shorter":
@@ -305,9 +306,6 @@ def _resume(
     )  # fmt: skip
 
 
-def _note_own(folder: RunFolder, loaded: Config, config: str) -> None:
-    """Lets `taac play` and `taac train --extend` know the run as the user's own."""
-    own_runs.note(folder.path, config, loaded.modules)
 
 
 def headline(trainer: Trainer, loaded: Config, operative: str) -> list[str]:

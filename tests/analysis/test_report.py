@@ -699,8 +699,6 @@ def test_nothing_to_compare(tmp_path):
     make_run(tmp_path / "a", steps=())
     with pytest.raises(TaacError, match="none of the 1 runs"):
         make_report(tmp_path, Options())
-    with pytest.raises(TaacError, match="last_evaluations"):
-        make_report(tmp_path, Options(last=0))
 
 
 # --- Files ----------------------------------------------------------------------------------------

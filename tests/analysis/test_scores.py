@@ -245,12 +245,6 @@ def test_a_run_without_an_evaluation_of_training_up_to_the_compared_step_is_left
     assert [r["final"] for r in content["runs"]] == [3, None]
 
 
-def test_a_step_before_the_first_is_refused(tmp_path):
-    make_run(tmp_path / "run")
-    with pytest.raises(TaacError, match="--at_step must be 1 or more, got 0"):
-        make_report(tmp_path, Options(at_step=0))
-
-
 def test_a_task_on_which_all_diverged_is_compared_at_its_budget(tmp_path):
     """Not where the first of them did, at which the others had not."""
     for seed, count in enumerate((3, 6, 8)):

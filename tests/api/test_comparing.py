@@ -96,9 +96,12 @@ def test_comparisons_that_cannot_be_are_refused(tmp_path, arguments, message):
     "options, message",
     [
         ({"bounds": [0, 1, 2]}, r"bounds must be \(lowest, highest\), or these by task, or 'none', got \[0, 1, 2\]"),
-        ({"bounds": {"Pendulum-v1": 3}}, "bounds must be"), ({"at_step": "20000"}, "at_step must be an integer, got '20000'"),
+        ({"bounds": {"Pendulum-v1": 3}}, "bounds must be"),
+        ({"at_step": "20000"}, "at_step must be an integer, 1 or more, got '20000'"),
         ({"output_dir": __file__}, "output_dir must be a folder, got the file"),
-        ({"last_evaluations": None}, "last_evaluations must be an integer, got None"),
+        ({"last_evaluations": None}, "last_evaluations must be an integer, 1 or more, got None"),
+        ({"at_step": 0}, "at_step must be an integer, 1 or more, got 0"),
+        ({"last_evaluations": 0}, "last_evaluations must be an integer, 1 or more, got 0"),
     ],
 )  # fmt: skip
 def test_options_of_a_report_that_cannot_be_are_refused(tmp_path, options, message):

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from experiments.benchmarks import __main__ as benchmarks
 from experiments.benchmarks import (
     common,
     contenders,
@@ -135,6 +136,23 @@ def test_rollout(forks):
     check(rollout.run(given), "TAAC, policy alone")
 
 
+def test_all_benchmarks_run_one_after_another_with_their_own_flags(monkeypatch, tmp_path):
+    ran = []
+    for script in (floor, updates, training, rollout, startup, memory):
+        name = script.__name__.rpartition(".")[2]
+
+        def run(options, best=None, *, name=name):
+            ran.append((name, options))
+            return {"title": name, "figures": [], "goals": [], "peak": {}}
+
+        monkeypatch.setattr(script, "run", run)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--quick", "--out", str(tmp_path)])
+    benchmarks.main()
+    assert [name for name, _ in ran] == ["floor", "updates", "training", "rollout", "startup", "memory"]
+    assert all(options.rounds == 2 for _, options in ran) and ran[1][1].frames == 100_000  # a flag of `updates` alone
+    assert "## startup" in (tmp_path / "bench.md").read_text(encoding="utf-8")
+
+
 def test_a_name_that_nobody_has_is_said_with_those_that_there_are(capsys):
     figures = rollout.run(options(rollout, "--contenders", "nobody"))["figures"]
     assert not [row for row in figures if "missing" not in row]
@@ -194,7 +212,7 @@ def test_a_contender_that_breaks_while_it_is_measured_costs_the_others_nothing(m
         yield {"a": SimpleNamespace(measure=measure), "b": SimpleNamespace(measure=measure)}, {}, {}
 
     monkeypatch.setattr(common, "started", started)
-    rates, _, problems = common.interleaved([], SimpleNamespace(rounds=3, seconds=1.0))
+    rates, _, problems = common.interleaved([], SimpleNamespace(rounds=3, seconds=1.0, contenders=None))
     assert rates == {"a": [2.0, 3.0, 4.0]} and problems == {"b": "failed: it broke"}
 
 

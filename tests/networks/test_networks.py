@@ -16,7 +16,7 @@ from taac.networks import (
     SwitchNetwork,
     TrajectoryEmbedding,
 )
-from taac.networks.layers import Mlp, scaled_linear
+from taac.networks.layers import Mlp, truncated_normal_
 from taac.specs import bounded
 from tests.networks.uniform import assert_uniform
 
@@ -141,7 +141,7 @@ def test_initialisation_of_the_actors_head():
 
 
 def test_a_truncated_normal_has_the_standard_deviation_that_is_asked_for():
-    weights = scaled_linear(400, 400, 0.3, "truncated_normal").weight
+    truncated_normal_(weights := torch.empty(400, 400), 0.3 / math.sqrt(400))
     assert weights.std().item() == pytest.approx(0.3 / math.sqrt(400), rel=0.02)
 
 

@@ -43,8 +43,8 @@ def conducted(folder, extend=False, keep=stops, begin=stops, tell=lambda text: N
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(configuration, "operative_config", lambda: asked)
-        patch.setattr(conduct, "_note_own", lambda *given: noted.append(given[0].path))
-        return conduct.conduct(trainer, None, folder, None, extend, tell=tell, change=change, **more)
+        patch.setattr(conduct.own_runs, "note", lambda path, *_: noted.append(path))
+        return conduct.conduct(trainer, SimpleNamespace(modules=()), folder, None, extend, tell=tell, change=change, **more)
 
 
 def test_the_folder_of_a_run_for_which_none_is_given():

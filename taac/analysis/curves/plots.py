@@ -16,7 +16,7 @@ from taac.analysis.readers.run_records import Record
 from taac.analysis.statistics.intervals import CONFIDENCE
 from taac.analysis.styles import add_legend, draw_methods, shortened, span, style
 from taac.errors import TaacError
-from taac.pictures.panels import caption, literal_text, panels
+from taac.pictures.panels import caption, image, literal_text, panels
 from taac.runs import durable
 
 FORMATS = (".png", ".svg", ".csv")
@@ -40,10 +40,8 @@ def plot_run(folder: Path) -> tuple[Path, Path, list[str]]:
     problems of the run.
     """
     record = drawable(folder)
-    file = io.BytesIO()
     with literal_text():
-        run_figure(record).savefig(file, format="png", dpi=120)
-    durable.write(folder / "curves.png", file.getvalue())
+        durable.write(folder / "curves.png", image(run_figure(record), dpi=120))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["tag", "env_steps", "wall_time", "value"])
@@ -144,7 +142,5 @@ def picture(found: TagCurves, form: str) -> bytes:
     caption(figure, f"{what}\nsmoothing: {found.smoothing}", fontsize="small")
     runs = {method: span([of.runs for of in found.curves if of.method == method]) for method in numbers}
     add_legend(figure, {numbers[method]: f"{method} ({count})" for method, count in runs.items()}, "method (runs)")
-    file = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "taac"}):
-        figure.savefig(file, format=form, dpi=110, metadata={"Date": None} if form == "svg" else {"Software": None})
-    return file.getvalue()
+        return image(figure, format=form, dpi=110, metadata={"Date": None} if form == "svg" else {"Software": None})

@@ -68,19 +68,12 @@ def refuse_mixtures(records: Sequence[Record], allow_mixed: bool) -> list[str]:
     return [f"not comparable: {mixture}" for mixture in found]
 
 
-def roundings(records: Sequence[Record]) -> list[str]:
-    """Returns a sentence for each task whose runs multiplied matrices in different ways, which round differently."""
-    return [
-        f"{sentence}; their numbers are rounded differently, see Learner.matmul"
-        for task, group in grouped(records, lambda r: r.task).items()
-        for sentence in _differing(group, f"matrix products on {task}", lambda r: r.products)
-    ]
-
-
-def codes(records: Sequence[Record]) -> list[str]:
-    """Returns a sentence for each task whose runs were trained by different commits of this package."""
+def origins(records: Sequence[Record]) -> list[str]:
+    """Returns a sentence for each task whose runs multiplied matrices in different ways, or are of different commits."""
     by_task = grouped(records, lambda r: r.task).items()
-    return [sentence for task, group in by_task for sentence in _differing(group, f"commit on {task}", lambda r: r.commit)]
+    products = [text for task, of in by_task for text in _differing(of, f"matrix products on {task}", lambda r: r.products)]
+    commits = [text for task, of in by_task for text in _differing(of, f"commit on {task}", lambda r: r.commit)]
+    return [*(f"{text}; their numbers are rounded differently, see Learner.matmul" for text in products), *commits]
 
 
 def grouped(records: Sequence[Record], key: Callable[[Record], Hashable]) -> dict:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from taac.analysis.report.scores import AllScores
 from taac.analysis.report.verdicts import Anchor
 from taac.analysis.statistics.intervals import Range, cut, estimate_interval
 from taac.analysis.styles import add_legend, draw_methods, faint, limit, line, shortened, span, style
-from taac.pictures.panels import caption, literal_text, panels
+from taac.pictures.panels import caption, image, literal_text, panels
 
 AXES = {
     "env_steps": "environment steps",
@@ -289,6 +288,4 @@ def _improvement(pairs: Sequence[dict[str, Any]], confidence: float) -> bytes:
 
 
 def _png(figure: Any) -> bytes:
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=110, metadata={"Software": None})  # the same bytes for the same input
-    return file.getvalue()
+    return image(figure, dpi=110, metadata={"Software": None})  # the same bytes for the same input

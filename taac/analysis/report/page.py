@@ -34,14 +34,13 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         TaacError: there are no runs or no usable ones, they are not comparable (without `allow_mixed`), or the anchors or
             options are wrong.
     """
-    options = scores.checked(options)
     version, scales = verdicts.load_anchors(options.anchors)
     entries = tables.load_published(options.published)
     found = run_records.find(root)
     records, told_apart = groups.labelled(found, options.group_by)
     warnings = [*told_apart, *comparable.refuse_mixtures(records, options.allow_mixed)]
     records, late = scores.match(records)
-    warnings += late + comparable.roundings(records) + comparable.codes(records)
+    warnings += late + comparable.origins(records)
     steps = scores.compared_steps(records, options.at_step)
     warnings += [
         f"{task} is compared at step {step}, the last evaluation of all its runs up to step {options.at_step} (--at_step)"

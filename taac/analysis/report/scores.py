@@ -38,7 +38,6 @@ from taac.analysis.curves.learning_curves import area_under_curve
 from taac.analysis.readers.comparable import grouped
 from taac.analysis.readers.run_records import LAST, Record, value_of
 from taac.analysis.statistics.intervals import Range, cut_interval, estimate_interval
-from taac.errors import TaacError
 from taac.runs import layout
 
 REPETITION = (
@@ -78,15 +77,6 @@ class Scores(NamedTuple):
 
 
 AllScores = Mapping[str, Mapping[str, Scores]]  # by task and method
-
-
-def checked(options: Options) -> Options:
-    """Returns the options. Refuses what is out of range."""
-    if options.last < 1:
-        raise TaacError(f"--last_evaluations must be 1 or more, got {options.last}")
-    if options.at_step is not None and options.at_step < 1:
-        raise TaacError(f"--at_step must be 1 or more, got {options.at_step}")
-    return options
 
 
 # --- Evaluations that were due at the same step ---------------------------------------------------
