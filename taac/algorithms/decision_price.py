@@ -10,9 +10,9 @@ import torch.nn as nn
 from taac.errors import TaacError
 from taac.ops.schedules import Schedule, at_start, bounds
 
-START = 0.01  # of a learnt price, unless one is given
+INITIAL_PRICE = 0.01  # of a learnt price, unless one is given
 TIME_CONSTANT = 1000  # environment steps, of the average rate of decisions
-LEAST, MOST = 1e-4, 1e2  # of a learnt price, so that it is back within tens of thousands of updates
+MIN_PRICE, MAX_PRICE = 1e-4, 1e2  # of a learnt price, so that it is back within tens of thousands of updates
 
 
 class DecisionPrice(nn.Module):
@@ -22,11 +22,12 @@ class DecisionPrice(nn.Module):
     log c descends the loss `log c (rho - rate)`, so the price rises while they decide more often. The rate is an exponential
     moving average with a time constant of `TIME_CONSTANT` environment steps, without random ones; a step counts if any dimension,
     or any agent, decides in it. Replayed states would bias the rate: they include states in which older policies decided, and
-    which the present one seldom visits. c stays between `LEAST` and `MOST`: while rollouts decide less often than rho without a
-    price, it would fall without end.
+    which the present one seldom visits. c stays between `MIN_PRICE` and `MAX_PRICE`: while rollouts decide less often than rho
+    without a price, it would fall without end.
 
     Args:
-        price: 0 or more at every step. With a target rate, a number in its range from which learning starts; 0 starts at `START`.
+        price: 0 or more at every step. With a target rate, a number in its range from which learning starts; 0 starts at
+            `INITIAL_PRICE`.
         target_rate: rho, decisions per environment step, in (0, 1); None: the price is not learnt.
         owner: the configurable that has both as `decision_price` and `target_decision_rate`, for messages.
         least: the least rate of decisions per step of the agent while exploring, and the settings that force it; None: 0. An
@@ -53,16 +54,17 @@ class DecisionPrice(nn.Module):
                 f"{owner}.decision_price follows a schedule ({price}), but target_decision_rate = {target_rate} learns it: bind "
                 "a number to start from, or no rate"
             )
-        if target_rate is not None and not (price == 0 or LEAST <= at_start(price) <= MOST):
-            raise TaacError(f"{owner}.decision_price must be 0 or in [{LEAST:g}, {MOST:g}] where it is learnt, got {price}")
+        if target_rate is not None and not (price == 0 or MIN_PRICE <= at_start(price) <= MAX_PRICE):
+            limits = f"[{MIN_PRICE:g}, {MAX_PRICE:g}]"
+            raise TaacError(f"{owner}.decision_price must be 0 or in {limits} where it is learnt, got {price}")
         self.target_rate = target_rate
         if target_rate is None:  # a buffer that is written in place, so that compiled programs see the change
             self.register_buffer("fixed", torch.tensor(float(at_start(price))), persistent=False)
         else:
-            self.log_price = nn.Parameter(torch.tensor(math.log(at_start(price) or START)))
+            self.log_price = nn.Parameter(torch.tensor(math.log(at_start(price) or INITIAL_PRICE)))
             self.register_buffer("rate", torch.tensor(target_rate))
 
-    def check_reached(self, least: float, why: str) -> None:
+    def check_reachable(self, least: float, why: str) -> None:
         """Refuses a target rate that is not above the `least` per environment step: the price would grow without end."""
         if self.target_rate is not None and self.target_rate <= least:
             raise TaacError(
@@ -78,7 +80,7 @@ class DecisionPrice(nn.Module):
     def project(self) -> None:
         """Keeps a learnt price in its range."""
         if self.target_rate is not None:
-            self.log_price.clamp_(math.log(LEAST), math.log(MOST))
+            self.log_price.clamp_(math.log(MIN_PRICE), math.log(MAX_PRICE))
 
     def forward(self) -> torch.Tensor:
         """Returns the price as it is now, a detached scalar."""

@@ -191,11 +191,11 @@ class AgentBatch:
         last = folded.is_last()
         return ~last | torch.cat([torch.zeros_like(last[:1]), ~last[:-1]])
 
-    def spread(self, of_segments: torch.Tensor) -> torch.Tensor:
+    def repeat_for_agents(self, of_segments: torch.Tensor) -> torch.Tensor:
         """Repeats numbers of segments `[B]` for each of their agents, `[B N]`."""
         return self._repeat(of_segments, 0)
 
-    def gather(self, of_rows: torch.Tensor) -> torch.Tensor:
+    def mean_over_agents(self, of_rows: torch.Tensor) -> torch.Tensor:
         """Returns the mean over agents `[B]` of numbers `[B N]`. Absent agents are included in the mean."""
         return of_rows.unflatten(0, (-1, self.count)).mean(1)
 

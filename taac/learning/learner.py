@@ -23,11 +23,11 @@ from taac.learning.optimizers import (
     OptimizerCtor,
     TensorFlowAdam,
     build_optimizer,
-    decay_weights,
     groups_of_algorithm,
     groups_of_signals,
     load_state,
     scheduled_rates,
+    set_weight_decay,
     skips_on_device,
     take_step,
 )
@@ -163,7 +163,7 @@ class Learner:
         adam = functools.partial(TensorFlowAdam, eps=epsilon)
         self.optimizer = build_optimizer(optimizer_ctor, groups, at_start(learning_rate), adam)
         self.group_names, self.rate_names = [group.name for group in groups], [group.rate_name for group in groups]
-        decay_weights(self.optimizer, self.group_names, weight_decay or {})
+        set_weight_decay(self.optimizer, self.group_names, weight_decay or {})
         self.scheduled = follow(self, max_grad_norm=max_grad_norm)
         self.scheduled += scheduled_rates(self.optimizer, groups, learning_rate, own)
         self.guard = Guard(agent, self._parameters, every_step=not skips_on_device(self.optimizer))
@@ -254,7 +254,7 @@ class Learner:
         self.num_updates += 1
         self.agent.algorithm.after_update(self.num_updates)
         error = found.segment_error
-        return LossInfo(found.frames, extra, error if agents is None or error is None else agents.gather(error))
+        return LossInfo(found.frames, extra, error if agents is None or error is None else agents.mean_over_agents(error))
 
     def loss_and_gradients(self, experience: Experience, weights: Nest) -> LossAndGradients:
         """Returns loss and gradients for a prepared batch, by the compiled program if there is one. `update` steps along them.
@@ -316,7 +316,7 @@ class Learner:
         if weights is None:
             return ()
         weights, agents = weights.to(self.agent.device), self.agent.agents
-        return weights if agents is None else agents.spread(weights)
+        return weights if agents is None else agents.repeat_for_agents(weights)
 
     def _take_step(self, found_inf: torch.Tensor | None, held: Collection[str] = ()) -> None:
         for name, group in zip(self.group_names, self.optimizer.param_groups):

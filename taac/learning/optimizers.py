@@ -245,7 +245,7 @@ def take_step(optimizer: Optimizer, found_inf: torch.Tensor | None) -> None:
             one.step()
 
 
-def decay_weights(optimizer: Optimizer, names: Sequence[str], decays: Mapping[str, float]) -> None:
+def set_weight_decay(optimizer: Optimizer, names: Sequence[str], decays: Mapping[str, float]) -> None:
     """Sets the `weight_decay` of an optimizer's groups, which have these `names`, in order. That of "temperature" is 0.
 
     Args:

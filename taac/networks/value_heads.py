@@ -90,7 +90,7 @@ class CategoricalReturns(nn.Module):
             elif not self.sigma:
                 probs = value_distributions.project(certain(mean_of(target)), self.support)
             else:
-                probs = value_distributions.spread(mean_of(target), self.support, self.sigma * self.distance)
+                probs = value_distributions.hl_gauss(mean_of(target), self.support, self.sigma * self.distance)
         return value_distributions.cross_entropy(logits, probs).sum(0)
 
 

@@ -32,7 +32,7 @@ class PrefixTargets(NamedTuple):
     each: torch.Tensor  # [..., h]; from the last action on all are equal
 
     def mean(self) -> torch.Tensor:
-        """Returns the targets `[...]` of whole chunks."""
+        """Returns the number that stands for them where one is asked for, the target `[...]` of the whole chunk."""
         return self.each[..., -1]
 
 
@@ -108,7 +108,7 @@ def project(value: ValueDistribution, support: torch.Tensor) -> torch.Tensor:
     return atoms.scatter_add_(-1, index + 1, to_upper)
 
 
-def spread(target: torch.Tensor, support: torch.Tensor, sigma: float) -> torch.Tensor:
+def hl_gauss(target: torch.Tensor, support: torch.Tensor, sigma: float) -> torch.Tensor:
     """Computes HL-Gauss's probabilities: a normal's mass in the bin around each atom, over its mass in all bins.
 
     Args:

@@ -128,7 +128,7 @@ def check_decision_price(algorithm: Algorithm, environment: VectorEnvironment) -
         return
     if price.least is not None:
         rate, settings = price.least
-        price.check_reached(rate / longest, settings)
+        price.check_reachable(rate / longest, settings)
     if not isinstance(algorithm, MixedSacAlgorithm):
         return
     if least == longest:
@@ -136,7 +136,7 @@ def check_decision_price(algorithm: Algorithm, environment: VectorEnvironment) -
             f"MixedSacAlgorithm.decision_price prices decisions whose durations are chosen, but every action lasts {longest} "
             "step(s) here: use the method sac_krep with an action_repeat above 1, or remove the price"
         )
-    price.check_reached(1 / longest, f"actions that last up to {longest} steps")
+    price.check_reachable(1 / longest, f"actions that last up to {longest} steps")
 
 
 def check_hindsight(

@@ -149,9 +149,9 @@ def test_agents_learn_as_so_many_alone(method, own_reward):
         nest.map_structure(lambda x, y, n=n: torch.testing.assert_close(x[:, n::N], y, rtol=0, atol=0), seen, alone)
     loss, _ = update(agent, experience)
     assert loss.loss.shape[1] == B * N and torch.isfinite(loss.loss).all()
-    assert agent.agents.gather(loss.segment_error).shape == (B,)
-    torch.testing.assert_close(agent.agents.gather(loss.segment_error)[1], loss.segment_error[N : 2 * N].mean())
-    assert agent.agents.spread(torch.arange(2.0)).tolist() == [0.0] * N + [1.0] * N
+    assert agent.agents.mean_over_agents(loss.segment_error).shape == (B,)
+    torch.testing.assert_close(agent.agents.mean_over_agents(loss.segment_error)[1], loss.segment_error[N : 2 * N].mean())
+    assert agent.agents.repeat_for_agents(torch.arange(2.0)).tolist() == [0.0] * N + [1.0] * N
 
 
 @pytest.mark.parametrize("method", METHODS)

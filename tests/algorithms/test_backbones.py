@@ -595,8 +595,8 @@ def test_other_actors_maximise_the_least_critic_or_the_mean(method, combination,
 @pytest.mark.parametrize("method", ["sac", "td3", "taac"])
 def test_targets_that_are_numbers_are_spread_by_a_normal(method, monkeypatch):
     """HL-Gauss: of the mean of what a method bootstraps from."""
-    called, spread = [], value_distributions.spread
-    monkeypatch.setattr(value_distributions, "spread", lambda target, *more: called.append(target) or spread(target, *more))
+    called, hl_gauss = [], value_distributions.hl_gauss
+    monkeypatch.setattr(value_distributions, "hl_gauss", lambda target, *more: called.append(target) or hl_gauss(target, *more))
     trainer = build(CATEGORICAL, "CategoricalReturns.sigma = 0.75", method=method)
     learn_until(trainer, 1)
     assert [target.dim() for target in called] == [2]

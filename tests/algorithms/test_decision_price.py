@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from taac import configuration
-from taac.algorithms.decision_price import LEAST, MOST, START
+from taac.algorithms.decision_price import INITIAL_PRICE, MAX_PRICE, MIN_PRICE
 from taac.environments.create import create_environment
 from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule
@@ -42,7 +42,7 @@ def test_a_scheduled_price_is_what_an_update_uses():
     assert [price.item() for price in told] == [0.5, 1.25]  # what was reported stays as it was
 
 
-@pytest.mark.parametrize("start, expected", [(0.0, START), (2.0, 2.0)])
+@pytest.mark.parametrize("start, expected", [(0.0, INITIAL_PRICE), (2.0, 2.0)])
 def test_a_learnt_price_starts_where_it_is_told_and_rises_where_decisions_are_too_many(start, expected):
     algorithm = small(decision_price=start, target_decision_rate=0.25)
     price = algorithm.decision_price
@@ -66,7 +66,7 @@ def test_the_multiplier_brings_the_rate_to_its_target():
     assert price().item() == pytest.approx(2.0, rel=1e-3)
 
 
-@pytest.mark.parametrize("decides, end", [(False, LEAST), (True, MOST)])
+@pytest.mark.parametrize("decides, end", [(False, MIN_PRICE), (True, MAX_PRICE)])
 def test_a_learnt_price_stays_in_its_range(decides, end):
     """Also for a policy that no price brings to its target."""
     algorithm = small(target_decision_rate=0.2)
@@ -176,7 +176,7 @@ def test_a_price_is_learnt_in_a_training(method, algorithm, wanted):
         price = trainer.agent.algorithm.decision_price()
     finally:
         trainer.close()
-    assert start == pytest.approx(1.0 if method == "tla" else START)
+    assert start == pytest.approx(1.0 if method == "tla" else INITIAL_PRICE)
     assert price > start if wanted < 0.5 else price < start
 
 

@@ -7,7 +7,7 @@ import torch
 
 from taac.errors import TaacError
 from taac.networks import CategoricalReturns, CriticEnsemble, QuantileReturns
-from taac.ops.value_distributions import ValueDistribution, spread
+from taac.ops.value_distributions import ValueDistribution, hl_gauss
 
 
 def test_the_least_of_two_critics_is_the_whole_distribution_of_the_one_with_the_lower_mean():
@@ -44,7 +44,7 @@ def test_what_is_learnt_has_the_targets_mean(head):
 def test_targets_are_distributions_two_hot_or_normals():
     """Of -0.5 and 1 with 1/4 and 3/4, whose mean is 0.625, on the atoms -0.5, 0, 0.5, 1; sigma is 0.75 of their distance."""
     target = ValueDistribution(torch.tensor([[[-0.5, 1.0]]]), torch.tensor([[[0.25, 0.75]]]))
-    normal = spread(torch.tensor([0.625]), torch.tensor([-0.5, 0.0, 0.5, 1.0]), 0.375)[0].tolist()
+    normal = hl_gauss(torch.tensor([0.625]), torch.tensor([-0.5, 0.0, 0.5, 1.0]), 0.375)[0].tolist()
     for sigma, expected in ((None, [0.25, 0.0, 0.0, 0.75]), (0.0, [0.0, 0.0, 0.75, 0.25]), (0.75, normal)):
         head = CategoricalReturns(num_atoms=4, low=-0.5, high=1.0, sigma=sigma)
         logits = torch.zeros(1, 1, 1, 4, requires_grad=True)

@@ -10,7 +10,7 @@ import torch
 from taac.algorithms.td_losses import OneStepTDLoss, TAACTDLoss, TDLoss
 from taac.data_structures import StepType, TimeStep
 from taac.ops import value_distributions, value_ops
-from taac.ops.value_distributions import ValueDistribution, cross_entropy, mixture, project, quantile_huber, spread
+from taac.ops.value_distributions import ValueDistribution, cross_entropy, hl_gauss, mixture, project, quantile_huber
 
 SUPPORT = torch.linspace(-2.0, 3.0, 11, dtype=torch.float64)  # atoms at distances of 0.5
 FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
@@ -59,20 +59,20 @@ def test_in_float32_a_projection_does_not_move_values(low, high, count, point):
     support = torch.linspace(low, high, count)
     value = ValueDistribution(torch.full((1,), point), torch.ones(1))
     for sigma in (None, 0.75 * (high - low) / (count - 1)):
-        probs = project(value, support) if sigma is None else spread(value.points[0], support, sigma)
+        probs = project(value, support) if sigma is None else hl_gauss(value.points[0], support, sigma)
         mean = (probs.double() * torch.linspace(low, high, count, dtype=torch.float64)).sum().item()
         assert mean == pytest.approx(point, abs=3e-6)
 
 
 def test_a_number_is_spread_over_the_bins_and_with_a_narrow_normal_is_two_hot_on_an_atom():
     target = torch.tensor([-2.0, 0.5, 1.1, 7.0], dtype=torch.float64)
-    found, sigma = spread(target, SUPPORT, 0.4), 0.4
+    found, sigma = hl_gauss(target, SUPPORT, 0.4), 0.4
     for row, y in zip(found.tolist(), [-2.0, 0.5, 1.1, 3.0]):
         mass = [_normal(x + 0.25, y, sigma) - _normal(x - 0.25, y, sigma) for x in SUPPORT.tolist()]
         assert row == pytest.approx([m / sum(mass) for m in mass], abs=1e-12)
     two_hot = project(ValueDistribution(target.unsqueeze(-1), torch.ones(4, 1).double()), SUPPORT)
     on_atoms = [0, 1, 3]
-    torch.testing.assert_close(spread(target, SUPPORT, 1e-4)[on_atoms], two_hot[on_atoms])
+    torch.testing.assert_close(hl_gauss(target, SUPPORT, 1e-4)[on_atoms], two_hot[on_atoms])
 
 
 def _normal(x, mean, sigma):
