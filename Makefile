@@ -44,7 +44,7 @@ quick: lint types
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q $(QUICK) --ignore=tests/analysis/test_report_of_trained_runs.py \
 		--ignore=tests/analysis/test_report_page.py --ignore=tests/machine/test_compiled.py --ignore=tests/machine/test_amx.py
 
-# Leaves out what is marked `slow`: every command of the pages, the notebook, whole campaigns.
+# Leaves out what is marked `slow`: every command of the pages, the notebook, built packages, whole campaigns.
 test: lint types
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -rs -m "not slow"
 

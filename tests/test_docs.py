@@ -397,16 +397,17 @@ def flat(node: ast.expr) -> str:
 
 
 @functools.cache
-def texts_of_the_code() -> list[str]:
+def texts_of_the_code() -> str:
+    """All strings of the code, one a line."""
     kinds = (ast.Constant, ast.JoinedStr, ast.BinOp)
     trees = [ast.parse(text_of(path)) for path in TAAC.rglob("*.py")]
-    return [" ".join(flat(node).split()) for tree in trees for node in ast.walk(tree) if isinstance(node, kinds)]
+    return "\n".join({" ".join(flat(node).split()) for tree in trees for node in ast.walk(tree) if isinstance(node, kinds)})
 
 
 def is_said(message: str) -> bool:
     """Whether some string of the code is this message; `...` stands for anything."""
     pattern = ".*".join(re.escape(part) for part in message.strip(".").split("..."))
-    return any(re.search(pattern, text) for text in texts_of_the_code())
+    return re.search(pattern, texts_of_the_code()) is not None
 
 
 def messages(text: str) -> list[str]:

@@ -86,10 +86,13 @@ def test_learns_to_drive_a_point_to_the_origin(method):
         assert result.fraction_repeated > 0.05, result
 
 
-PARTS = ("sac+l2c2", "taac+caps", "td3+caps", "sac+gsde", "sac+held_noise", "taac+pink_noise", "taac+observation_delay")
+PARTS = (
+    "sac+action_delay", "sac+l2c2", "taac+caps", "td3+caps", "sac+gsde", "sac+held_noise", "taac+pink_noise",
+    "taac+observation_delay",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("method", ["sac+caps", "sac+action_delay", *(pytest.param(m, marks=pytest.mark.slow) for m in PARTS)])
+@pytest.mark.parametrize("method", ["sac+caps", *(pytest.param(m, marks=pytest.mark.slow) for m in PARTS)])
 def test_learns_with_smooth_actors_correlated_noise_and_delays(method):
     """The actor's losses at a tenth of their weights, as rewards are near 0; delays of one step."""
     weights = {"caps": ("CAPS.temporal = 0.1", "CAPS.spatial = 0.1"), "l2c2": ("L2C2.upper = 0.1",)}

@@ -56,6 +56,7 @@ def test_the_wheel_has_every_file_of_the_package_and_every_gin_file(built):
     assert {".py", ".gin", ".typed", ".cpp", ".json", ".html", ".css", ".js"} <= kinds | {f".{Path(n).name}" for n in expected}
 
 
+@pytest.mark.slow
 def test_the_source_distribution_has_what_the_repository_has(source):
     with tarfile.open(source) as archive:
         found = {name.partition("/")[2] for name in archive.getnames()}
@@ -66,6 +67,7 @@ def test_the_source_distribution_has_what_the_repository_has(source):
     assert {name for name in left_out if not name.startswith((".git", ".ci"))} == set()
 
 
+@pytest.mark.slow
 def test_the_metadata_says_what_is_supported(metadata):
     assert metadata["Name"] == "taac" and metadata["Version"] == taac.__version__
     assert metadata["License-Expression"] == "MIT" and metadata["License-File"] == "LICENSE"

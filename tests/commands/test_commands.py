@@ -188,6 +188,7 @@ class Windy(PendulumEnv):
 """
 
 
+@pytest.mark.slow
 def test_an_environment_that_gin_configures_needs_no_import_in_a_gin_file(tmp_path):
     (tmp_path / "own_env.py").write_text(OWN_ENVIRONMENT)
     compare = ("compare", "--root_dir", "runs", "--tasks", "own_env:Windy", "--methods", "sac", "--seeds", "1", *params())

@@ -104,6 +104,7 @@ def test_a_share_is_of_the_peak_rate_of_the_same_round():
     assert updates._shares("taac", rates, {"taac": {"gflop": 2.5}}) == [0.5, 0.25]
 
 
+@pytest.mark.slow
 def test_updates_with_missing_peers(forks, tmp_path):
     wanted = f"{contenders.SAC};{contenders.PRIORITIZED};{updates.PEAK};{contenders.SB3}"
     given = options(
@@ -242,6 +243,7 @@ def test_engines_are_measured_alike(monkeypatch):
         assert all(len(rates) == 2 and min(rates) > 0 for rates in found.values())
 
 
+@pytest.mark.slow
 def test_counted_operations_are_those_by_shapes():
     """Multiplications of a row through an actor and a critic at HalfCheetah's sizes, forward, and twice that backward.
 

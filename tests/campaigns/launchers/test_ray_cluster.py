@@ -150,7 +150,8 @@ def test_addresses_have_these_forms(address):
     ray_cluster.check_address(address)
 
 
-@pytest.mark.parametrize("address", [pytest.param("127.0.0.1:1", marks=pytest.mark.slow), "ray://127.0.0.1:1"])
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
 def test_no_cluster_is_told_at_once(tmp_path, address):
     code, _, err = compared(tmp_path / "R", "--launcher", "ray", "--ray_address", address)
     assert code == 1 and f"--ray_address {address}" in err and "ray start --head" in err
