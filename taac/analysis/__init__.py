@@ -1,1 +1,1 @@
-"""Reads finished run folders. Imports neither algorithms nor training."""
+"""Reads run folders, finished or not. Imports neither algorithms nor training."""

@@ -192,11 +192,12 @@ def report(
         root_dir: the folder with runs below it.
         output_dir: the folder of the report; by default `root_dir`.
         baseline: compares every method with this one only.
-        paired: compares runs with the same seed.
-        bounds: the lowest and the highest possible return, or these by task; "none": not even those that an environment declares.
+        paired: compares runs with the same seed; methods must have the same seeds, 6 or more for a verdict.
+        bounds: the lowest and the highest possible return, or these by task. None: those that task files or anchors
+            declare; "none": none.
         last_evaluations: the final return is the mean of so many last evaluations.
         at_step: compares at this environment step; by default where the first finished run ended.
-        allow_mixed: compares runs even if their budgets, versions or update ratios differ.
+        allow_mixed: compares runs even if budgets, versions, update ratios, or settings of environment or evaluations differ.
         group_by: settings to show in the names of methods.
         anchors, published: JSON files with more normalisation anchors, and with published returns.
 

@@ -156,7 +156,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def refuse_other(environment: Environment | None, place: Named, folder: Path) -> None:
-    """Refuses an environment whose name, arguments or time limit are not those of a run, which is played on its own anyway."""
+    """Refuses an environment whose name, arguments or time limit are not those of a run, which always plays on its own."""
     try:
         held = layout.read_bindings(folder)
     except (OSError, files.Damaged):  # whoever loads the run says so

@@ -40,7 +40,8 @@ def evaluate(
         num_episodes: under each condition.
         seed: of the environment.
         switch_threshold: the agent switches where the probability is above this; None: the run's setting. One or several.
-        hold: environment steps for which each action is held; of a method that repeats actions, so many repeats. One or several.
+        hold: environment steps for which each action is held; if the method repeats actions, the number of
+            repeats. One or several.
         delay: environment steps until an action takes effect. One or several.
         best, environment, trust: as in `taac.load`.
         output: a new .csv or .png file, for the table or its picture.

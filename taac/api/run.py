@@ -102,7 +102,7 @@ class Run:
 
     @property
     def scalars(self) -> dict[str, Scalar]:
-        """Every summary of training by tag, with the fields `env_steps`, `wall_time` and `value`, `[n]` each."""
+        """Every summary of training by tag, with the fields `env_steps`, `wall_time`, `seconds` and `value`, `[n]` each."""
         return dict(events.read(self.root_dir).scalars)
 
     @functools.cached_property
@@ -141,7 +141,7 @@ class Run:
         Args:
             num_episodes: how many.
             seed: of the environment.
-            epsilon_greedy: probability with which each choice is sampled.
+            epsilon_greedy: probability with which each choice is sampled instead of taking its mode.
             best: plays the agent with the best evaluation instead of the newest checkpoint.
             record_file: a new .gif or .mp4 file, for a video of the first `record_episodes` episodes.
             film_strip, timeline: new .png files, for the frames and the actions of the first episode.
@@ -175,7 +175,7 @@ class Run:
 
 
 def refuse_numbers(seed: Any, **counts: Any) -> None:
-    """Refuses counts that are no integers of 1 or more, and what is no seed."""
+    """Refuses counts that are not integers of 1 or more, and seeds out of range."""
     for name, number in counts.items():
         if not (isinstance(number, (int, np.integer)) and number >= 1):
             raise TaacError(f"{name} must be an integer, 1 or more, got {number!r}")

@@ -220,7 +220,7 @@ def check(
         taac.check(MyEnv)                          # what is wrong with it, and how to mend that
         taac.check("Pendulum-v1", "taac")          # every value with its origin, memory, what looks wrong
 
-    Takes the arguments of `train`. Raises TaacError if the environment cannot be created, or `train` would refuse the experiment.
+    Arguments are as in `train`. Raises TaacError if the environment cannot be created, or `train` would refuse the experiment.
     """
     alone = method is None and not gin_files
     place = named(environment, as_object=alone)  # with its arguments

@@ -50,8 +50,8 @@ class Campaign:
         runs: all runs, including finished ones.
         launcher: starts the runs.
         jobs: how many runs may be started at a time; None leaves it to the launcher.
-        record: a JSON file with the current status of each run; None writes none. What it holds of other runs, as another
-            campaign in the same folder planned them, stays as it is.
+        record: a JSON file with the current status of each run; None writes none. Its entries of other runs, such as those of
+            another campaign in the folder, are kept.
     """
 
     def __init__(self, runs: Sequence[Run], launcher: Launcher, jobs: int | None = None, record: Path | None = None):

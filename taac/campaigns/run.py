@@ -30,7 +30,7 @@ class Run(NamedTuple):
     folder: Path
     command: tuple[str, ...]
     request: RunRequest = RunRequest()  # what the command trains
-    steps: int | None = None  # environment steps that the run, which has fewer, is extended to; None if it is not
+    steps: int | None = None  # environment steps to which a shorter run is extended; None if it is not
 
     @property
     def name(self) -> str:

@@ -32,7 +32,7 @@ class Dimension(NamedTuple):
         return distributions.FloatDistribution(self.low, self.high, log=self.log)
 
     def value(self, text: str) -> Any:
-        """Returns the value that a text of `text` stands for. Raises ValueError if it is none of the dimension's."""
+        """Returns the value of a text that `text` wrote. Raises ValueError if it is not one of the dimension's."""
         if self.choices:
             if text in self.choices:
                 return text
@@ -49,7 +49,7 @@ class Dimension(NamedTuple):
     def ends(self) -> list[str]:
         """Returns values that show whether the setting takes what is searched: all choices, or both ends of the range.
 
-        And of a range that is not of whole numbers one within, because a setting of whole numbers takes 1e2, but not 137.5.
+        A range of other numbers adds one value within, because a setting of whole numbers takes 1e2, but not 137.5.
         """
         within = [] if self.whole else [self.rounded(self.low + 0.381966 * (self.high - self.low))]
         return list(self.choices) or [text(int(end) if self.whole else end) for end in (self.low, self.high, *within)]

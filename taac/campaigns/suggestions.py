@@ -19,7 +19,7 @@ STARTUP = 5  # trials before the median prunes any
 
 
 class Suggestions:
-    """Proposes trials of a sweep. Whoever asks for a trial puts it into the record, and what it reaches.
+    """Proposes trials of a sweep. The caller puts each trial, and what it reaches, into the record.
 
     `steps` are environment steps of one run, `interval` those between its evaluations.
     """
@@ -56,7 +56,7 @@ class Suggestions:
         return None
 
     def _state(self, trial: Trial) -> Any:
-        """Optuna's state. A pruned trial without reports, as one that diverged, is to TPE worse than all others."""
+        """Optuna's state. TPE ranks a pruned trial without reports, such as one that diverged, below all others."""
         states = self._optuna.trial.TrialState
         return {"complete": states.COMPLETE, "failed": states.FAIL}.get(trial.state, states.PRUNED)
 

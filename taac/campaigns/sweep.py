@@ -34,13 +34,13 @@ class Sweep:
 
     Args:
         search: settings and their values, `NAME=LOW..HIGH`, `NAME=log:LOW..HIGH` or `NAME=A|B`; see `search_space`.
-        trials: settings that are tried.
+        trials: number of settings that are tried.
         seeds, first_seed: each trial has the seeds `first_seed`, ..., `first_seed + seeds - 1`; or `seeds` lists them.
         objective: what is maximised over the seeds of a trial: "mean", that of final returns, or "area", that of areas under the
             curve. A final return is the mean of the last `last_evaluations` evaluations, as in reports.
         last_evaluations: see above.
         pruner: stops trials whose evaluations are worse than those of others. "median": than the median of the earlier
-            trials at the same step; "none".
+            trials at the same step, once 5 are complete and after a quarter of the first seed; "none".
         sampler: "tpe", which learns from earlier trials, or "random".
         sampler_seed: decides what is tried.
     """

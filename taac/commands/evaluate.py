@@ -1,5 +1,5 @@
-"""`taac evaluate`: plays the greedy agent of a run, or of each run below a folder, with other switching thresholds, with actions
-that are held or late.
+"""`taac evaluate`: plays the greedy agent of a run, or of each run below a folder, with other switching thresholds, or with
+actions that are held or late.
 """
 
 from __future__ import annotations

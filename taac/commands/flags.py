@@ -25,7 +25,7 @@ def define_experiment() -> None:
 
 
 def define_task_and_method() -> None:
-    """Defines the same flags, without the seed."""
+    """Defines the flags of `define_experiment`, without the seed."""
     task = "An environment: a Gymnasium id, module:Id or module:Class. Or a task file: its name in gin/tasks, or any .gin file."
     flags.DEFINE_string("task", None, task)
     flags.DEFINE_string(
@@ -75,7 +75,7 @@ def define_saved_agent(verb: str, about: str = "The folder of the run.") -> None
 
 def define_switch_threshold() -> None:
     """Defines when the greedy agent of a run switches."""
-    threshold = "Switch where its probability is above this, in place of the run's setting (0.5 unless it was bound)."
+    threshold = "Switch where its probability is above this, in [0, 1); by default the run's setting (0.5 unless it was bound)."
     flags.DEFINE_float("switch_threshold", None, threshold)
 
 

@@ -24,7 +24,7 @@ COMMANDS = {
     "compare": "run methods x tasks x seeds, several at a time; called again, continue",
     "sweep": "search settings of a method on a task; called again, continue",
     "play": "load a run and play greedy episodes; can record a video and draw when the agent repeats",
-    "evaluate": "play a run's greedy agent with other switching thresholds, with actions that are held or late",
+    "evaluate": "play a run's greedy agent with other switching thresholds, or with actions that are held or late",
     "export": "write a run's greedy policy to an ONNX or torch.export file that runs without this package",
     "report": "compare the runs below a folder: tables, verdicts, pictures and a page",
     "plot": "draw any summaries of any runs, averaged over seeds, to PNG, SVG or CSV",
@@ -44,8 +44,8 @@ USAGE = (
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs `taac <command> [flags]` and exits.
 
-    Exit codes: 0 for success, 1 for refused input, 2 for a malformed call, 75 for a run that a signal stopped and that the
-    same command resumes, and 130 for Ctrl-C in any other command.
+    Exit codes: 0 for success, 1 for refused input, 2 for a malformed call, 69 if another process trains in the folder,
+    75 for a run that a signal stopped and that the same command resumes, and 130 for Ctrl-C in any other command.
     """
     open_closed_streams()
     for stream in (sys.stdout, sys.stderr):

@@ -15,7 +15,8 @@ def define_flags() -> None:
     absl_flags.DEFINE_integer("num_episodes", 10, "Episodes to play.", lower_bound=1)
     absl_flags.DEFINE_integer("seed", 0, "Seed of the environment.", lower_bound=0, upper_bound=2**32 - 1)
     absl_flags.DEFINE_float(
-        "epsilon_greedy", 0.0, "Probability with which each choice is sampled.", lower_bound=0.0, upper_bound=1.0
+        "epsilon_greedy", 0.0, "Probability with which each choice is sampled instead of taking its mode.", lower_bound=0.0,
+        upper_bound=1.0,
     )
     absl_flags.DEFINE_string("record_file", None, "A new .gif or .mp4 file for a video.")
     absl_flags.DEFINE_string("record_demonstrations", None, "A new .npz file for the episodes, as demonstrations.")

@@ -15,15 +15,19 @@ def define_flags() -> None:
     absl_flags.DEFINE_multi_string(
         "root_dir", [], "The folder of a run, or a folder with runs below it at any depth; repeat for several."
     )
-    absl_flags.DEFINE_list("tags", [], "Summaries, or patterns such as 'beta/*', separated by commas; a row of panels each.")
+    absl_flags.DEFINE_list(
+        "tags", [], "Summaries, or patterns such as 'beta/*', separated by commas, a row of panels each; by default "
+        "evaluation/return,evaluation/fraction_repeated.",
+    )  # fmt: skip
     absl_flags.DEFINE_string("x", "env_steps", "The horizontal axis: env_steps, decisions, updates or wall_time.")
     absl_flags.DEFINE_float(
         "smoothing", 0.0, "Replace each point by the mean of the run's points in the last so many units of --x; 0 for none."
     )
     absl_flags.DEFINE_string(
-        "output", None, "A .png, .svg or .csv file; by default plot.png and plot.csv in the first --root_dir."
-    )
-    flags.define_grouping("Draw runs together even if their budgets or versions differ.")
+        "output", None, "A .png, .svg or .csv file; by default plot.png and plot.csv in the first --root_dir; for one run "
+        "without other flags, curves.png and curves.csv.",
+    )  # fmt: skip
+    flags.define_grouping("Draw runs together even if budgets, versions, update ratios, environments or evaluations differ.")
 
 
 def run() -> None:

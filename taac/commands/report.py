@@ -27,13 +27,14 @@ def define_flags() -> None:
         "baseline", None, "Compare every method with this one only; by default every two methods are compared."
     )
     absl_flags.DEFINE_bool(
-        "paired", False, "Compare runs with the same seed. It needs 6 seeds or more, the same ones in every method."
-    )
-    absl_flags.DEFINE_multi_string(
-        "bounds", [], "The lowest and highest possible return, 0,1 for success rates; TASK=0,1 for one task; none to use no "
-        "declared ones.",
+        "paired", False, "Compare runs with the same seed; methods must have the same seeds. A verdict needs 6, or 7 for 3 "
+        "comparisons, 10 for 25.",
     )  # fmt: skip
-    flags.define_grouping("Compare runs even if their budgets, versions or update ratios differ.")
+    absl_flags.DEFINE_multi_string(
+        "bounds", [], "The lowest and highest possible return, LOW,HIGH (0,1 for success rates), or TASK=LOW,HIGH for one task; "
+        "repeat for several; none: ignore declared ones.",
+    )  # fmt: skip
+    flags.define_grouping("Compare runs even if budgets, versions, update ratios, environments or evaluations differ.")
 
 
 def run() -> None:

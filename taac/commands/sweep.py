@@ -28,7 +28,9 @@ def define_flags() -> None:
         "search", [], "A setting and its values: NAME=LOW..HIGH, NAME=log:LOW..HIGH, or NAME=A|B|C, values as for --set; repeat "
         "for several.",
     )  # fmt: skip
-    absl_flags.DEFINE_integer("trials", None, "Settings to try; 20 by default. More when called again go on.", lower_bound=1)
+    absl_flags.DEFINE_integer(
+        "trials", None, "Number of settings to try; 20 by default. Called again with more, the sweep goes on.", lower_bound=1
+    )
     absl_flags.DEFINE_string("seeds", None, "The number of seeds of a trial, 3 by default; or the seeds: 1000,1007.")
     absl_flags.DEFINE_integer("first_seed", None, "The first seed; 1000 by default, as comparisons begin at 0.", lower_bound=0)
     absl_flags.DEFINE_enum(
@@ -115,7 +117,7 @@ def read() -> Sweep:
 def check(sweep: Sweep, request: RunRequest, new: bool) -> tuple[int, int]:
     """Refuses settings that `taac train` would refuse. Returns the environment steps of a run and between evaluations.
 
-    Builds a `new` sweep's experiment with each choice and with both ends of each range, too.
+    Builds a `new` sweep's experiment with each of `Dimension.ends`, too.
     """
     from taac.checking.trial import check_buildable
     from taac.configuration import values

@@ -105,7 +105,7 @@ def run() -> None:
 def _own_config(needed: str, trusted: bool) -> ReadFile | None:
     """Returns the configuration that the run in --root_dir was begun with; None if there is none, unless it is `needed`.
 
-    Lets the modules of an own run be imported. Raises TaacError if the run is neither one's own nor trusted.
+    Lets modules of the user's own run be imported. Raises TaacError if the run is neither the user's nor trusted.
     """
     from taac.configuration import ReadFile
     from taac.runs import own_runs

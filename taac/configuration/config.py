@@ -17,7 +17,7 @@ from taac.errors import TaacError, nearest
 
 BACKBONE = ("CriticEnsemble.body", "CriticEnsemble.returns")  # what critics of another class leave unused
 OUTDONE = (*BACKBONE, "CriticEnsemble.num_critics")  # what is told where a later file replaces it
-# Of what a part that is added to a method would silently leave nothing of another file's.
+# Parameters of which a part added to a method would silently replace another file's binding.
 SINGLE = (
     "ActorCriticAlgorithm.actor_regularizers", "create_environment.wrappers", "create_collector.explorer",
     "create_experiment.demonstrations_ctor",
@@ -34,8 +34,8 @@ def _file_of(binding: Binding) -> str:
 class Config:
     """The bindings in force, and checks of them. gin holds a copy of their values, from which it builds.
 
-    Of the bindings, a later one replaces an earlier one of the same parameter; in `SINGLE`, a part of this package not that of
-    another of its files. `imports` names the modules that the files import.
+    A later binding replaces an earlier one of the same parameter; but in `SINGLE`, a part added to a method may not replace
+    what another file of this package binds. `imports` names the modules that the files import.
     """
 
     def __init__(self, bindings: Iterable[Binding], imports: Iterable[str] = ()):

@@ -9,7 +9,7 @@ from typing import Literal
 
 import taac
 
-DEFAULT_TASK = "default"  # whose settings environments have that no task file names
+DEFAULT_TASK = "default"  # its settings apply to environments that no task file names
 Kind = Literal["tasks", "methods", "backbones", "."]
 INCLUDED = ("base", "common", "taac_base")  # by method files
 

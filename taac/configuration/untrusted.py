@@ -1,4 +1,4 @@
-"""What is read of the configuration of a run of somebody else: what acting needs, of constructors that only compute.
+"""Selects what is read of the configuration of somebody else's run: what acting needs, of constructors that only compute.
 
 Such a file may hold anything, and gin builds whatever a value names. So only the bindings of the two functions that acting calls
 and of the constructors in `PURE` are kept, with the macros in them. Their values are plain, or name constructors in `PURE`. The
@@ -14,7 +14,7 @@ from taac.configuration.binding import Binding
 from taac.errors import NotTrusted
 
 CALLED = ("taac.environments.create.create_environment", "taac.training.experiment.create_agent")
-# How the full names of constructors begin that touch no file, process or host and import nothing, whatever their arguments.
+# Prefixes of constructors that touch no file, process or host and import nothing, whatever their arguments.
 PURE = (
     "taac.algorithms.", "taac.environments.delays.", "taac.environments.durations.", "taac.environments.images.",
     "taac.environments.wrappers.",
@@ -25,7 +25,7 @@ PURE = (
 def needed(bindings: Sequence[Binding]) -> list[Binding]:
     """Returns the bindings that acting needs.
 
-    Raises NotTrusted if the value of one of them, or of a macro in it, names something else than a constructor in `PURE`.
+    Raises NotTrusted if the value of one of them, or of a macro in it, names something other than a constructor in `PURE`.
     """
     kept = only(bindings, (*CALLED, *PURE))
     for binding in kept:

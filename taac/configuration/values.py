@@ -140,7 +140,7 @@ def _unbound(configurable: Any, bindings: Mapping[tuple[str, str, str], Binding]
 
 
 def _meant(given: Any, value: Any, expected: Any) -> str:
-    """Returns how a value of the wrong type is written if the type can be told that was meant, else ""."""
+    """Returns how to write a value of the wrong type, if it is clear which type was meant, else ""."""
     if not problem((value,), expected):
         return f"; a list of one is written ({given!r},)"
     if isinstance(given, gin_state.Reference) and isinstance(value, type):

@@ -104,7 +104,7 @@ def other_durations(step: TimeStep, environment: VectorEnvironment) -> torch.Ten
 
 
 def _check_leaf(where: str, path: str, spec: TensorSpec, leaf: torch.Tensor, environment: VectorEnvironment) -> None:
-    """Requires finite numbers, and inside their bounds."""
+    """Requires finite numbers inside their bounds."""
     least, greatest = (-np.inf, np.inf) if spec.minimum is None else (spec.minimum, spec.maximum)
     low, high = np.asarray(least, dtype=np.float64), np.asarray(greatest, dtype=np.float64)
     if path == "discount":

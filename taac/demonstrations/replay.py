@@ -1,4 +1,4 @@
-"""Demonstrations as an agent's frames: half of each batch, the first of the replay buffer, or for other losses alone."""
+"""Demonstrations as frames: half of each batch, the replay buffer's first frames, or only for other losses."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ def create_environment(
             stays, and must not be shorter.
         wrappers: called with each environment, the first innermost. A wrapper that keeps state across episodes loses it at
             every evaluation and when a run is resumed, so the resumed run may differ.
-        evaluation_wrappers: in their place wherever an agent is evaluated or played, such as `(@ActionDelay,)`, for a delay that
-            training lacks, or `()`, for one that it alone has. The spaces must stay the same. None: `wrappers`.
+        evaluation_wrappers: replace `wrappers` wherever an agent is evaluated or played: `(@ActionDelay,)` for a delay that
+            training lacks, `()` for one that only training has. The spaces must stay the same. None: `wrappers`.
         env_kwargs: passed to `gymnasium.make`.
         render_mode: passed to `gymnasium.make`. Without a screen, see `offscreen.prepare`.
         action_repeat: number of environment steps for which each action is repeated (a frame skip), up to 32,767.
@@ -82,13 +82,14 @@ def create_environment(
         info: numbers in the environment's `info` that episodes report, such as `('is_success', 'reward_ctrl:sum')`: the last
             value in an episode, or the `:sum`, `:mean`, `:max` or `:min`. They appear as summaries, `rollout/info/is_success` and
             `evaluation/info/is_success`, in evaluations.csv and in reports.
-        frame_stack: the last so many pictures are stacked along their channels; 1: one. It stacks what the agent sees, after
+        frame_stack: how many of the last pictures are stacked along their channels. It stacks what the agent sees, after
             `action_repeat` steps of the environment. The replay buffer stores each picture once.
         remake: whether to recreate environments for every episode. Simulators that keep state across episodes need it,
             or a resumed run would differ. None does so for those known to need it, Box2D's. `taac check --env_name` tests it.
         engine: what steps the environments. "envpool" steps them in a pool of C++ threads; see `EnvpoolVector`. `env_name`
             is then envpool's name of the task, and `env_kwargs` are arguments of `envpool.make`, such as `num_threads`. It has
-            neither wrappers, repeated actions, asynchronous environments nor rendering.
+            no wrappers, repeated actions, asynchronous environments, rendering, `frame_stack`, `info`, `remake` or
+            `step_timeout`.
         ranks: the processes among which the environments are divided.
         recorded: whether steps can be read with `VectorEnvironment.pop_steps`, and filmed.
         elsewhere: describes environments that other processes create: all attributes are those of `num_envs` environments, but
@@ -210,7 +211,7 @@ def _errors_name(name: str) -> Iterator[None]:
 
 
 def _with_bindings(wrapper: Callable[..., gymnasium.Env]) -> Callable[..., gymnasium.Env]:
-    """Returns the wrapper with its gin bindings as arguments, because those that are no text do not reach a worker process."""
+    """Returns the wrapper with its gin bindings as arguments, because those that are not text do not reach a worker process."""
     try:
         return functools.partial(wrapper, **gin.get_bindings(wrapper))
     except ValueError:  # not configurable

@@ -21,7 +21,7 @@ _OF_AGENTS = {"agent_mask", "agent_truncated"}  # as in `specs`, which imports t
 
 
 class _Delay(gymnasium.Wrapper, RecordConstructorArgs):
-    """Draws the delay of each episode, and keeps the actions that have not taken effect, or are not seen to have."""
+    """Draws the delay of each episode, and keeps the actions whose effect has not happened, or is not seen yet."""
 
     part: str  # of observations, with those actions
     delay_part: str  # of observations, with a drawn delay

@@ -81,7 +81,7 @@ class DurationCoordinate(single.ActionRepeat, RecordConstructorArgs):
         num_steps = 1
         if self.duration_coordinate:
             action, x = action[:-1], float(action[-1])
-            if x > -1:  # not NaN, of which the action tells
+            if x > -1:  # false for NaN, which the action itself shows
                 num_steps = min(self.num_steps, 1 + math.floor(self.num_steps * (x + 1) / 2))
         changed = self._before is not None and not np.array_equal(action, self._before)
         self._before = np.array(action)

@@ -60,8 +60,8 @@ class EnvpoolVector(gymnasium.vector.VectorEnv):
                 raise TaacError(f"{ENGINE} does not have {name}, got {value!r}: remove the setting, or {_GYMNASIUM}")
         if taken := sorted(set(arguments) & set(_RESERVED)):
             raise TaacError(
-                f"{ENGINE}: create_environment.env_kwargs may not hold {', '.join(taken)}: what can be chosen of these are "
-                "create_environment.num_envs, create_environment.max_episode_steps and the run's seed"
+                f"{ENGINE}: create_environment.env_kwargs may not hold {', '.join(taken)}: of these, only the following can be "
+                "chosen: create_environment.num_envs, create_environment.max_episode_steps and the run's seed"
             )
         threads = arguments.get("num_threads", 1)
         if isinstance(threads, int) and threads < 1:  # envpool would end the process

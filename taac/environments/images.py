@@ -1,4 +1,4 @@
-"""Wrappers of observations that have pictures: channels last, grey, stacks of frames. Must not import torch, as workers do."""
+"""Wrappers of pictures: channels last, grey, stacks of frames. Worker processes import this, so it must not import torch."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def make_single(
 ) -> gymnasium.Env:
     """Creates a registered environment inside the given wrappers, the first innermost.
 
-    Raises TaacError if it is unknown or cannot be created, or brings along an earlier time limit.
+    Raises TaacError if it is unknown or cannot be created, or has a time limit inside that is below `max_episode_steps`.
     """
     name = spec.id
     try:
@@ -81,7 +81,7 @@ def make_single(
     except (TypeError, ValueError, AssertionError, OSError) as error:
         more = " It may not be able to render." if "render_mode" in env_kwargs else ""
         if "'render_mode'" in str(error):
-            more = " To be filmed, a function that makes an environment takes render_mode, for gymnasium.make."
+            more = " To be filmed, a function that makes it must take render_mode, and pass it to gymnasium.make."
         elif isinstance(error, TypeError):
             more += " create_environment.env_kwargs gives it arguments."
         raise TaacError(f"cannot create environment '{name}' with arguments {dict(env_kwargs)}: {error}.{more}") from error
@@ -140,9 +140,9 @@ def given(name: str, make: Callable[..., gymnasium.Env]) -> Iterator[None]:
 def find_spec(env_name: str) -> EnvSpec:
     """Finds the registered spec of an environment. A worker process that receives the spec needs no import to register it.
 
-    `env_name` is a registered id; `module:id`, whose module is imported first; or `module:Class`, which needs no registration,
-    also of a function that returns an environment. It has no limit of steps but what it brings along, and no arguments but those
-    of `env_kwargs`. Or it is a name of `given`. Raises TaacError for any other, and if the package is not installed.
+    `env_name` is a registered id; `module:id`, whose module is imported first; `module:Class` or a function that returns an
+    environment, `module:function`, which need no registration, bring their own limit of steps or none, and take only
+    `env_kwargs`; or a name of `given`. Raises TaacError for any other, and if the package is not installed.
     """
     if env_name in _given:
         return EnvSpec(env_name, entry_point=_given[env_name])
@@ -206,7 +206,7 @@ def module_of(spec: EnvSpec) -> str:
 def reward_dim(env: gymnasium.Env) -> int | None:
     """Returns D if the environment has vector rewards, declared by a `reward_space` of rank 1; else None.
 
-    A wrapper that makes rewards numbers sets `reward_space = None`.
+    A wrapper that turns vector rewards into numbers sets `reward_space = None`.
     """
     space = env.get_wrapper_attr("reward_space") if env.has_wrapper_attr("reward_space") else None
     shape = () if space is None else space.shape
@@ -218,7 +218,7 @@ def reward_dim(env: gymnasium.Env) -> int | None:
 def goal_functions(env: gymnasium.Env) -> dict[str, Callable[..., Any]]:
     """Returns an environment's functions of achieved and desired goals: `compute_reward`, and perhaps `compute_terminated`.
 
-    Empty if its observations are no Dict with both goals, or it has no `compute_reward`.
+    Empty if its observations are not a Dict with both goals, its reward is a vector, or it has no `compute_reward`.
     """
     space = env.observation_space
     if not isinstance(space, spaces.Dict) or not {"achieved_goal", "desired_goal"} <= set(space) or reward_dim(env):
@@ -372,8 +372,8 @@ class EpisodeInfo(gymnasium.Wrapper):
             if unknown := [key for (key, _), found in zip(self._names, self._found) if not found]:
                 has = ", ".join(sorted(map(str, info))) or "nothing"
                 raise TaacError(
-                    f"create_environment.info: no step of an episode had '{unknown[0]}' in its info, the last {has}. A number "
-                    "that only some episodes have needs a wrapper that puts one into all"
+                    f"create_environment.info: no step of an episode had '{unknown[0]}' in its info; the last info has {has}. A "
+                    "number that only some episodes have needs a wrapper that puts one into all"
                 )
             numbers = [_RESULTS[how](found) for (_, how), found in zip(self._names, self._found)]
             info = {**info, "taac_episode_info": np.array(numbers, dtype=np.float64)}

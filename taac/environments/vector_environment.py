@@ -173,7 +173,7 @@ class VectorEnvironment:
         return self._time_step(observation, info.get("taac_reward", none), terminated, truncated, info, action, first)
 
     def step(self, action: Nest) -> TimeStep:
-        """Executes `action` `[B, ...]`. Where an episode has just ended, ignores it and begins the next episode.
+        """Executes `action` `[B, ...]`. Where an episode has just ended, the action is ignored and the next episode begins.
 
         Raises:
             NotFiniteError: a reward or observation is NaN or infinite. DivergedError if the action was, too.

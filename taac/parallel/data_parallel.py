@@ -37,7 +37,7 @@ def check_supported(agent: Agent, demonstrations: str | None) -> None:
         raise TaacError(f"{refusal} create_agent.reward_signals ({names}), whose statistics would differ between ranks")
     if isinstance(agent.reward_normalizer, RewardScaler):
         raise TaacError(
-            f"{refusal} create_agent.normalize_rewards = 'scale' or 'bounded', because each has returns of its own: bind True"
+            f"{refusal} create_agent.normalize_rewards = 'scale' or 'bounded', because each rank has its own returns: bind True"
         )
     if demonstrations is not None:
         raise TaacError(f"{refusal} demonstrations or behaviour cloning, which every rank would count as its own")

@@ -39,7 +39,7 @@ class Channel(Protocol):
         """Sends a message, without waiting until the collector reads it, even if the collector is gone."""
 
     def receive(self, timeout: float | None) -> bytes:
-        """Returns the next reply. Raises `Lost` if the collector is gone, or sends none within `timeout` seconds (None: ever)."""
+        """Returns the next reply. Raises `Lost` if the collector is gone, or silent for `timeout` seconds (None: no limit)."""
 
     def hang_up(self) -> None:
         """Tells the collector to end, and does not wait for it. What it has not answered is dropped."""

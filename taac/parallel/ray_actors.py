@@ -17,7 +17,7 @@ from taac.runs.terminal import warn_user
 
 
 def cluster(address: str, number: int) -> Any:
-    """Connects to a cluster. Warns if it has no room for so many actors now: Ray has them wait, and the run, without a word."""
+    """Connects to a cluster. Warns if it has no room for so many actors now: Ray makes them and the run wait, silently."""
     ray = connected(address)
     free = ray.available_resources().get("CPU", 0.0)
     if free < number:

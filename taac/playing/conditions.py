@@ -44,7 +44,7 @@ HEAD = "delay threshold hold                return decisions repeated mean run  
 def _legend(over: str) -> list[str]:
     return [
         f"\nreturn: mean with half the width of its 95% interval over {over}; the other columns are means",
-        "change: of the action from step to step; high f: amplitudes of its frequencies, times these (Mysore et al.)",
+        "change: of the action from step to step; high f: mean of its amplitudes times their frequencies (Mysore et al.)",
         "MMACs: a million multiply-adds of the networks that acting needs",
     ]
 
@@ -53,7 +53,7 @@ class Condition(NamedTuple):
     """What an agent is evaluated under."""
 
     switch_threshold: float | None = None  # see `Algorithm.set_switch_threshold`; None: the run's
-    hold: int = 1  # steps for which each action is held, and the agent not asked; of repeated actions, so many repeats
+    hold: int = 1  # steps for which each action is held without asking the agent; if the method repeats actions, repeats
     delay: int = 0  # environment steps until an action takes effect, see `ActionDelay`
 
 

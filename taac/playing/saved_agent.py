@@ -46,7 +46,7 @@ def load_saved(
     Args:
         path: the run folder.
         best: whether to load the agent with the best evaluation.
-        trusted: whether the run's configuration may import modules. An own run may without it; see `taac.runs.own_runs`.
+        trusted: whether the run's configuration may import modules. The user's own runs may anyway; see `taac.runs.own_runs`.
         role: "act", or "value" to keep the critics.
         switch_threshold: in place of the run's, see `Algorithm.set_switch_threshold`.
         environment_arguments: of `create_environment`, in place of the run's.
@@ -99,7 +99,7 @@ def load_saved(
 
 
 def _load_configuration(folder: RunFolder, trusted: bool) -> None:
-    """Reads the configuration of a run. An own run may import what it imported when it was trained.
+    """Reads the configuration of a run. The user's own run may import what it imported in training.
 
     Raises:
         TaacError: acting needs what `load_untrusted` refuses, and it is neither `trusted` nor an own run.

@@ -56,7 +56,7 @@ class Checkpoint(NamedTuple):
 class Checkpoints:
     """The checkpoints of a run, of which the newest `keep` are kept. Their folder is created when the first is saved.
 
-    `resumed` are those that the run resumes from, if other ones: messages name them.
+    `resumed` are those that the run resumes from, if they are others; messages name them.
     """
 
     def __init__(self, path: Path, keep: int = 2, resumed: Checkpoints | None = None):
@@ -71,7 +71,7 @@ class Checkpoints:
     # Writing ---------------------------------------------------------------------------------------------------------
 
     def save(self, env_steps: int, state: dict[str, Any], frames: FrameChunks | None = None) -> None:
-        """Writes a checkpoint, then removes all but the newest `keep`. Of the replay buffer's frames only what has changed.
+        """Writes a checkpoint, then removes all but the newest `keep`. Of replayed frames, it writes only those that changed.
 
         `state` is nested dicts, lists and tuples of tensors, numbers and strings. Raises TaacError, with the bytes needed, if it
         cannot be written. Earlier checkpoints are then unchanged.

@@ -71,7 +71,7 @@ def _write_flushed(path: Path, flags: int, data: bytes, called: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """A context that one process at a time is in; the others wait. Where the file system has no locks, none waits.
+    """A context that only one process at a time can enter; the others wait. Where the file system has no locks, none waits.
 
     `path` is a file that is made for this, and stays.
     """

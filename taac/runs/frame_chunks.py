@@ -38,7 +38,7 @@ class FrameChunks:
         return frames * self._buffer.frame_bytes
 
     def write_stale(self, folder: Path, but_current: bool = False) -> list[dict[str, Any]]:
-        """Writes the parts that have changed since they were written; with `but_current` not the one that frames are added to.
+        """Writes the parts that have changed since they were written; with `but_current`, except the one that is being filled.
 
         Returns the manifest entries of all parts.
         """

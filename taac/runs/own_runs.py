@@ -40,7 +40,7 @@ def note(folder: Path, config: str, modules: Iterable[str]) -> None:
 
 
 def allow_imports(folder: Path, config: str) -> None:
-    """Makes importable what an own run imported, at the end of Python's path. Raises NotOwn if the run is not known.
+    """Makes what the user's own run imported importable, at the end of Python's path. Raises NotOwn if the run is not known.
 
     `config` is the very text that is parsed afterwards.
     """

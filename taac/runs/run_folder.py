@@ -40,7 +40,7 @@ class RunFolder:
         self.run = self.path / layout.RUN
         self.evaluations = self.path / layout.EVALUATIONS
         self.checkpoints = Checkpoints(self.path / layout.CHECKPOINTS)
-        self.evidence = self.path  # where what explains a number that is not finite is saved
+        self.evidence = self.path  # folder for what explains a number that is not finite
         self.best = Checkpoints(self.path / layout.BEST, keep=sys.maxsize, resumed=self.checkpoints)
 
     def open(self, config: str, extend: bool = False, change: bool = False) -> str:

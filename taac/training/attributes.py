@@ -44,9 +44,9 @@ class Attribute(NamedTuple):
 class Attributes:
     """Reads and sets numbers of a running training by name. Checkpoints save the values that were set.
 
-    - `learning_rate/G`: of a group of parameters: `actor`, `critic`, `temperature`, `actor_encoder` or `value_encoder` if there
-      is one, or a reward signal's name
-    - `alpha/T`: a temperature that the algorithm has: `action`, `beta` or `choice`
+    - `learning_rate/G`: of a group of parameters: `actor`, `critic`, `temperature`; `value`, `actor_encoder` or `value_encoder`
+      if there is one; or a reward signal's name
+    - `alpha/T`: a temperature that the algorithm has: `action`, `beta`, `choice`, or with branches `branch 0`, `branch 1`...
     - `target_entropy/T`: its target, in nats
     - `gamma`: discount per step; `gamma/P` of a part of the reward where parts have their own
     - `target_tau`: fraction by which target networks move
@@ -76,7 +76,7 @@ class Attributes:
         """Sets an attribute. The next step or update uses the new value.
 
         Raises:
-            TaacError: there is no such attribute, it follows a schedule, or the value is out of range.
+            TaacError: there is no such attribute, it is fixed or follows a schedule, or the value is out of range.
         """
         attribute = self._find(name)
         if attribute.parameter in self._schedules.values:

@@ -95,7 +95,7 @@ def bound_of_returns(algorithm: Algorithm) -> float:
 
 
 def beyond_atoms(trainer: Any) -> Iterator[str]:
-    """Tells of returns beyond the atoms of categorical critics: rewards are not scaled, or entropy is worth too much."""
+    """Yields warnings of returns beyond categorical critics' atoms: rewards are not scaled, or entropy is worth too much."""
     algorithm, gamma = trainer.agent.algorithm, trainer.learner.growth.gamma
     support = atoms_of(getattr(algorithm, "critics", None))
     chosen = support is None or (support[0], support[-1]) != (LOW, HIGH)
@@ -142,7 +142,7 @@ def check_decision_price(algorithm: Algorithm, environment: VectorEnvironment) -
 def check_hindsight(
     replay_buffer: ReplayBuffer, environment: VectorEnvironment, agent: Agent, demonstrations_ctor: Callable[..., object] | None
 ) -> None:
-    """Refuses hindsight for what would not learn from the rewards of other goals, or not from theirs alone."""
+    """Refuses hindsight where training would not use the rewards of other goals, or not only these."""
     if not isinstance(replay_buffer, HindsightReplayBuffer):
         return
     if environment.durations != (1, 1):
@@ -203,7 +203,7 @@ def check_segments(
     replay_buffer: ReplayBuffer,
     ranks: Ranks = ALONE,
 ) -> None:
-    """Refuses segments that do not fit the algorithm, runs without an update, and buffers in which the first finds no segment.
+    """Refuses segments that do not fit the algorithm, runs without an update, and buffers without a segment for the first one.
 
     None for `initial_collect_steps`: the buffer already holds frames.
     """

@@ -10,9 +10,9 @@ from taac.machine import traced_attributes
 from taac.machine.compiled import find_compiler
 from taac.ops.schedules import Schedule
 
-# Compiling takes up to 20 seconds of another process, once for each machine, method and size of networks, and 1 from then on. It
-# saves 3 ms of an update of SAC and 7 ms of TAAC's, with two layers of 256 units and batches of 256, without AMX
-# (experiments/benchmarks/README.md).
+# Compiling takes about 20 seconds of another process, up to a minute for methods with a memory, once for each machine, method and
+# size of networks, and 1 from then on. It saves 3 ms of an update of SAC and 7 ms of TAAC's, with two layers of 256 units and
+# batches of 256, without AMX (experiments/benchmarks/README.md).
 FEWEST_UPDATES = 10_000
 NO_COMPILER = "not compiled: no C++ compiler was found. With one, an update takes about three quarters of the time"
 
@@ -46,7 +46,7 @@ def _reason_not_to_compile(agent: Agent, updates: int, batch_size: int | Schedul
         return "agents join and leave, so batches have many sizes"
     classes = {type(part) for part in traced_attributes.parts(agent)}
     if own := sorted(c.__qualname__ for c in classes if c.__module__.split(".")[0] not in _KNOWN):
-        return f"{', '.join(own)} may read what changes. Bind create_agent.compile = True if it reads tensors only"
+        return f"{', '.join(own)} may read values that change. Bind create_agent.compile = True if it reads tensors only"
     return None
 
 

@@ -59,7 +59,7 @@ def conduct(
     change: bool = False,
     forget_replay: bool = False,
 ) -> bool:
-    """Trains from wherever the run in the folder stands to its end. Call it when everything has been built.
+    """Trains the run in the folder from where it stands to its end. Call it when everything has been built.
 
     Args:
         trainer: of the whole run, as `create_experiment` builds it from `loaded`. The caller closes it.
@@ -69,7 +69,7 @@ def conduct(
             again, with as many as are asked for.
         lock_timeout: seconds to wait for another process that trains in the folder.
         tell: called with what a user may want to know at the beginning.
-        interruption: makes what records signals.
+        interruption: makes the context that records signals.
         about: more keys of run.json.
         change: whether the run in the folder goes on with other settings from where it stands; see `_may_change`.
         forget_replay: whether it goes on without the replay buffer.
@@ -133,7 +133,7 @@ def conduct(
                 for line in [*trainer.agent.algorithm.describe(), *(f"note: {each}" for each in beyond_atoms(trainer))]:
                     tell(line)
             if trainer.learner.runs_compiled:
-                tell("updates are compiled: the first waits until that is done, half a minute or more the first time")
+                tell("updates are compiled: the first update waits for it, up to a minute or more unless it was compiled before")
             if trainer.compilation == NO_COMPILER:
                 tell(f"note: {NO_COMPILER}")
             if slow := slowness(trainer.learner.products, trainer.agent.device):

@@ -66,8 +66,8 @@ def create_agent(
     Args:
         environment: the environment whose specs the agent must fit.
         device: where its networks are placed.
-        algorithm_ctor: called with observation spec, action spec and `reward_dim`. Reward signals add `reward_weights` and their
-            names, and `signal_gammas` if one has its own discount. Repeated actions add `repeat_gamma`.
+        algorithm_ctor: called with observation spec, action spec and `reward_dim`. Reward signals add `reward_weights` and
+            `reward_weight_names`, and `signal_gammas` if one has its own discount. Repeated actions add `repeat_gamma`.
         normalize_observations: normalises by running statistics of the observations in rollouts; see `ObservationNormalizer`.
         normalize_rewards: True subtracts a running mean of sampled rewards and divides by their standard deviation; see
             `RewardNormalizer`. "scale" keeps the mean and divides by the standard deviation of returns; see `RewardScaler`.
@@ -179,7 +179,8 @@ def create_experiment(
 
     Args:
         learner_ctor, replay_buffer_ctor: constructors of the parts. A buffer with arguments `compute_reward` or
-            `compute_terminated` is given these functions of an environment with goals.
+            `compute_terminated` is given these functions of an environment with goals, one with `critics_need` the algorithm's,
+            and every buffer `frame_stack` if it is above 1.
         replay_device: where frames are stored: "cpu", or None for the agent's device.
         demonstrations: a file of `taac play --record_demonstrations`, or a Minari dataset as "minari:ID".
         demonstrations_ctor: called with the replay buffer and the demonstrations' frames; returns what batches are sampled
@@ -189,7 +190,7 @@ def create_experiment(
             `kept_apart` reserves them for reward signals and behaviour cloning.
         seed: determines everything random in the run.
         device: "auto" (CUDA if present), "cpu", "cuda", "cuda:1".
-        num_threads: torch's threads on the CPU. 1 is best for networks of this size when several runs share a machine.
+        num_threads: torch's threads on the CPU. 1 is best for small networks when several runs share a machine.
         collectors: processes that collect while this one learns, each with an equal share of `num_envs`; see `RemoteCollector`.
             0: this process collects and learns in turn.
         offline: learns from the first content of the replay buffer alone (`demonstrations`) and takes no environment step, except
@@ -300,10 +301,10 @@ def create_collector(
     Args:
         seed: of this rank's environments.
         initial_collect_steps, number, offline: `initial_collect_steps`, `collectors` and `offline` of the experiment.
-        explorer: may replace the policy's actions while collecting, after the initial collection, see `explorers`; or draws
+        explorer: may replace the policy's actions while collecting, after the uniformly random ones, see `explorers`; or draws
             their noise, see `noise`.
-        uniform_initial_collect: whether the first `initial_collect_steps` actions are uniformly random, instead of the untrained
-            policy's.
+        uniform_initial_collect: whether actions in the first `initial_collect_steps` environment steps are uniformly random,
+            instead of the untrained policy's.
     """
     agent = learner.agent
     if offline and (explorer is not None or number):

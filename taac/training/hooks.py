@@ -124,7 +124,7 @@ class StopWhen:
     again before you report it, and compare methods on runs of one length.
 
     Args:
-        return_at_least: the mean return of an evaluation that is enough.
+        return_at_least: ends the run when the mean return of an evaluation is at least this.
         evaluations: how many evaluations in a row must reach it.
         no_improvement: ends the run after this many evaluations in a row without a new highest mean return.
         min_improvement: how much above the highest return so far counts as improvement.

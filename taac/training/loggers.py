@@ -1,4 +1,4 @@
-"""Sends the scalar summaries of a run to a service as well: the tags and steps of TensorBoard.
+"""Also sends a run's scalar summaries to a service, with the tags and steps of TensorBoard.
 
 Bind a logger, such as `Reporter.loggers = @Wandb()`. Training does not depend on loggers: one that raises is left out for the
 rest of the process, with one warning, and none changes a random number.
@@ -32,7 +32,7 @@ class LoggedRun(NamedTuple):
     folder: Path
     name: str  # method, environment and seed
     about: Mapping[str, Any]  # run.json
-    settings: Mapping[str, Any]  # of config.gin, with macros resolved; texts where they are no literals
+    settings: Mapping[str, Any]  # of config.gin, with macros resolved; as text where they are not literals
     env_steps: int
     id: str | None  # that `begin` returned when the run began; None for a new run
 
@@ -109,7 +109,7 @@ class Wandb:
     goes on in the same W&B run.
 
     Args:
-        init: arguments of `wandb.init`, such as `{'project': 'mine', 'mode': 'offline'}`.
+        init: arguments of `wandb.init`, by default with the project "taac", such as `{'project': 'mine', 'mode': 'offline'}`.
     """
 
     name = "wandb"

@@ -18,7 +18,7 @@ class Reset:
     """A hook for "before_update" that begins parts of the agent anew, with new random values, and keeps the replay buffer.
 
     The source finds that networks which fit their first frames too well learn badly from later ones, and that an agent which
-    begins anew with the whole buffer overtakes them, the more the more updates a step takes. Not tried at length here.
+    begins anew with the whole buffer overtakes them, by more with more updates a step. This was not tried at length here.
 
     Modules, their targets, and what the optimizer holds of their parameters (moments and counts of steps) are reset. Normalisers
     and reward signals are not.
@@ -40,7 +40,7 @@ class Reset:
             raise TaacError("Reset.at names no update: give numbers of updates, such as (20000, 50000)")
 
     def check(self, trainer: Any) -> None:
-        """Refuses modules that the algorithm has not, and numbers beyond the run."""
+        """Refuses modules that the algorithm does not have, and numbers beyond the run."""
         algorithm = trainer.agent.algorithm
         if max(self.at) >= trainer.updates_expected:
             updates = trainer.updates_expected

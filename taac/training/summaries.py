@@ -15,7 +15,7 @@ from taac.runs import durable, files, layout
 from taac.runs.layout import EpisodeSummary
 from taac.runs.terminal import warn_user
 
-# Tag -> meaning. No other scalar is written, except those that an algorithm declares in `summary_tags`.
+# Tag -> meaning. Other scalars need a declaration in `summary_tags` of the algorithm or monitor, or the user is warned.
 TAGS: dict[str, str] = {
     "{phase}/return": "undiscounted sum of an episode's raw rewards, mean over episodes",
     "{phase}/return_std": "standard deviation of that sum over episodes",
@@ -102,7 +102,7 @@ TAGS: dict[str, str] = {
     "last summary",
     "time/env_steps_per_second": "environment steps per second, over all environments, since the last summary",
     "time/updates_per_second": "gradient steps per second, since the last summary",
-    "time/{activity}": "seconds since the last summary: `collecting`, `updating` (on a GPU as the host sees it), of which "
+    "time/{activity}": "seconds since the last summary: `collecting`, `updating` (on a GPU as the host sees it; with sampling), "
     "`sampling`, `evaluating` and `saving`",
     "count/updates": "gradient steps so far",
     "count/update_ratio": "gradient steps per environment step after the initial collection, so far",
@@ -131,7 +131,7 @@ def known_tags() -> dict[str, str]:
 
 
 def unknown_tags(tags: Sequence[str], own: Mapping[str, str]) -> list[str]:
-    """Returns the tags that are neither in the table nor among an algorithm's own.
+    """Returns the tags that are neither in the table nor declared by the algorithm or monitor.
 
     A template's `{name}` matches anything without a slash, or with slashes if the environment chose it.
     """
@@ -205,7 +205,7 @@ class SummaryWriter:
     def hyper_parameters(self, values: Mapping[str, Any]) -> None:
         """Writes the run's entry in the hparams view, with `evaluation/return` as the metric.
 
-        Other values than numbers are written as text, and None leaves the cell empty. All runs should have the same
+        Values other than numbers are written as text, and None leaves the cell empty. All runs should have the same
         names, because the view reads its columns from just one of them.
         """
         from torch.utils.tensorboard.summary import hparams

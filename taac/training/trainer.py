@@ -152,13 +152,13 @@ class Trainer:
         hyper_parameters: Mapping[str, Any] | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Trains to the end of the run from the current state. If `stop()` returns true, saves and returns.
+        """Trains to the end of the run from the current state. If `stop()` returns true, saves (unless at step 0) and returns.
 
         Args:
             folder: the run folder to write to.
             progress: called after each iteration.
             hyper_parameters: shown in TensorBoard's hparams view.
-            stop: returns whether to stop; asked after each iteration.
+            stop: returns whether to stop; asked after each iteration, in evaluations and in restarts.
         """
         self._prepare(folder, stop)
         with self.reporter.reporting_to(folder, progress), self._saved_on_failure(folder):
@@ -193,7 +193,7 @@ class Trainer:
         folder.trim_best(self.env_steps)
 
     def _start(self, folder: RunFolder, hyper_parameters: Mapping[str, Any] | None) -> bool:
-        """Begins a new run, or does what an iteration owes that broke off. Returns whether its evaluation was told to stop."""
+        """Begins a new run, or finishes an iteration that broke off. Returns whether its evaluation was told to stop."""
         new = self.env_steps == 0
         if new:
             self.begin()
@@ -202,7 +202,7 @@ class Trainer:
         if new:
             self.learner.pretrain(self.batch_size, self.segment_length)
         initial = self.evaluator.initial and new and self.evaluation is None
-        self.learn()  # updates that an iteration has earned in which the environments failed
+        self.learn()  # updates earned by an iteration in which the environments failed
         if initial or self.evaluator.unfinished:
             self.evaluate(folder)
             if self._ended() or (self.env_steps and not self.evaluator.unfinished):  # or it would be made up for again

@@ -62,7 +62,7 @@ def test_an_episode_tells_its_numbers_where_it_ends(repeat, asynchronous):
 
 
 @pytest.mark.parametrize(
-    "info, said", [(("tol",), "'tol'.*the last at:2, noise, sum, told"), (("a,b",), "letters"), (("told", "told"), "twice")]
+    "info, said", [(("tol",), "'tol'.*the last info has at:2, noise, sum, told"), (("a,b",), "letters"), (("told", "told"), "twice")]
 )
 def test_a_name_that_the_info_never_has_is_refused(info, said):
     with pytest.raises(TaacError, match=said):

@@ -128,7 +128,7 @@ def test_run_json_says_what_was_taken(fails, compiler, monkeypatch, tmp_path):
     with pytest.warns(UserWarning, match="not compiled") if fails else contextlib.nullcontext():
         folder = conducted(tmp_path / "run", *params, tell=told.append)
     assert folder.read_run()["compiled"] is not fails
-    assert any("the first waits until that is done" in line for line in told)  # meanwhile the bar stands still
+    assert any("the first update waits for it" in line for line in told)  # meanwhile the bar stands still
 
 
 class ToldToStop(Interruption):
@@ -178,7 +178,7 @@ def test_a_resumed_run_says_again_that_its_first_update_waits(compiler, monkeypa
         conducted(tmp_path / "run", *params, interruption=ToldToStop)
     told = []
     conducted(tmp_path / "run", *params, tell=told.append)
-    assert told[0].startswith("resuming ") and any("the first waits until that is done" in line for line in told)
+    assert told[0].startswith("resuming ") and any("the first update waits for it" in line for line in told)
 
 
 def unable(*_):

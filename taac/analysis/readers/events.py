@@ -47,8 +47,8 @@ def read(folder: Path) -> Events:
 
     - Files are read in the order of the numbers that the run gave them, which does not depend on clocks; files of other programs
       come last, by name. A file is read up to its first damaged record, which is noted.
-    - A restarted run begins its file with a step. Earlier points at this step or later are void, but not by
-      files of other programs.
+    - A restarted run begins its file with a step. This voids earlier points at that step or
+      later; files of other programs void none.
     - If a step occurs twice, the later point counts.
     - Links, pipes and devices are not opened, but noted, and so is what lies beyond the limits above.
     """

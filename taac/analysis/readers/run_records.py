@@ -89,7 +89,8 @@ def find(root: Path) -> list[Record]:
 
     A folder with a run.json or an evaluations.csv is a run folder. Its method is `method` in run.json. Without that, it is
     `create_experiment.method` in config.gin, or else the algorithm bound to `create_agent.algorithm_ctor` there. Without
-    any of these, it is the parent folder's name. A folder that cannot be listed, as of somebody else, is a record that says so.
+    any of these, it is the parent folder's name. A folder that cannot be listed, such as another user's, becomes a record that
+    says so.
 
     Raises:
         TaacError: there is no such folder, or no run in it.

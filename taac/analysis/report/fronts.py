@@ -1,4 +1,4 @@
-"""Fronts of a report: what return methods reach at what cost, and which of them no other one beats in both.
+"""Fronts of a report: the return and cost of each method, and which methods no other one beats in both.
 
 A point is the mean final return of a method's runs and the mean cost (decisions, jerk) of their greedy episodes at the same
 evaluations. A method is dominated if another one costs no more and returns no less, and is better in one of both. The others are

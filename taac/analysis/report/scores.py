@@ -6,7 +6,7 @@ environment passes it by some steps: it is evaluated at 1002 instead of 1000.
 
 Each task is compared at one step that its runs have reached. It is the requested step, or the last evaluation of the
 finished run that ended first, or, if no run is finished, the last step that all of the task's runs have reached. Where not all
-runs that went so far were evaluated at that step, such as one that a hook ended, it is the last before it at which all were.
+runs that went that far were evaluated there (a hook may have ended one), it is the last step before at which all were.
 
 - The final return of a run is the mean of its last k evaluations up to that step, without the one before training.
   Finals and areas keep 12 digits, so that rounding makes no difference of equal success rates.
@@ -161,8 +161,8 @@ def treat_diverged(records: Sequence[Record], steps: Mapping[str, int]) -> list[
 def compared_steps(records: Sequence[Record], at_step: int | None) -> dict[str, int]:
     """Returns the step at which each task is compared. A task without a usable run has no entry.
 
-    If `at_step` is given, it is the last step up to it at which all runs that went so far were evaluated, or that itself without
-    one.
+    Up to a given `at_step`, it is the last step at which all runs that went that far were evaluated; without one, the last at
+    which any run was; without that, `at_step`.
     """
     steps = {}
     for task in sorted({r.task for r in records if r.task}):

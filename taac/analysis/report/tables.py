@@ -303,7 +303,7 @@ def _over_tasks(block: dict[str, Any]) -> list[str]:
 
 
 def note_on_seeds(methods: int, seeds: int) -> list[str]:
-    """Says before a comparison runs that it can give no verdict on a task, in a list; an empty one if it can."""
+    """Returns, before a comparison runs, a note in a list if it can give no verdict on a task; else an empty list."""
     least = fewest_runs()
     if methods < 2 or seeds >= least:
         return []

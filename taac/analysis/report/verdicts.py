@@ -247,11 +247,11 @@ def improvement_of(x: Tasks, y: Tasks) -> dict[str, Any] | None:
 def ranks(pairs: Sequence[Mapping[str, Any]], scores: Mapping[str, float | None]) -> dict[str, dict[str, Any]]:
     """Returns the rank of each method of a task, 1 for the best, with an interval that agrees with the verdicts of all pairs.
 
-    It is 1, and 1 for each method with a higher score, and 1/2 for each with an equal one; of two of which one has diverged runs,
+    The rank is 1, plus 1 for each higher score and 1/2 for each equal one. Of two methods, one of which has diverged runs,
     the one that is more often better by P(X > Y) counts as higher.
 
-    It reaches from 1 + (methods with a verdict of being better) to K - (methods with one of being worse), of K methods. All
-    intervals hold together with the family's confidence. A rank that the verdicts exclude is moved to the nearest end.
+    The interval reaches from 1 + (methods with a verdict of being better) to K - (methods with one of being worse), of K methods.
+    All intervals hold together with the family's confidence. A rank that the verdicts exclude is moved to the nearest end.
     What is unknown (None) is the last.
 
     Source: Mohamad, Goeman and van Zwet, Simultaneous confidence intervals for ranks, 2019, section 3.

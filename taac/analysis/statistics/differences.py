@@ -50,7 +50,8 @@ def compare(x: Tasks, y: Tasks, statistic: str = "mean", paired: bool = False, c
     Args:
         statistic: "mean", "median" or "iqm", for both.
         paired: whether run i of X and run i of Y share what makes runs differ (the same data, the same opponents). Their
-            differences are then the sample. A shared random seed is not enough, because two methods use it differently.
+            differences are then the sample. A shared random seed helps where the start decides the return; elsewhere methods use
+            it differently, and pairing costs power.
 
     Source: Welch, Biometrika 1947.
     """

@@ -7,7 +7,7 @@ A verdict needs two tests, each corrected for all comparisons of the family:
   places, are skewed, tied or bounded, where Welch's t does not. It has to find the pair by itself, and among all pairs of the
   family at once.
 
-Where the permutation test does not find a difference that Welch's interval excludes 0 for, the interval is extended to 0.
+Where Welch's interval excludes 0 but the permutation test finds no difference, the interval is extended to 0.
 A verdict is "better" or "worse" if and only if the interval excludes 0. Holm's method would make more verdicts than
 Bonferroni's, but has no intervals that agree with it.
 
@@ -64,7 +64,7 @@ class Verdict(NamedTuple):
     effect: float  # Hedges' g, or 2 P(X > Y) - 1 for ranks; NaN if undefined
     fewest: int  # runs of each method that can give a verdict at all
     findable: bool  # whether these can
-    detectable: float | None  # of an inconclusive one: the difference found with a power of 0.8, in the estimate's unit
+    detectable: float | None  # if inconclusive: the difference that Welch's t finds with a power of 0.8, in the estimate's unit
 
 
 Methods = Mapping[str, Mapping[str, np.ndarray]]  # the scores [runs] of all methods, by task
