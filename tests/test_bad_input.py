@@ -99,7 +99,7 @@ def test_a_module_that_cannot_be_imported(tmp_path, monkeypatch, code, message):
 
 
 def test_a_file_name_that_is_none():
-    with pytest.raises(TaacError, match=r"--gin_param: include: 'aaa.*' is no name of a file: .*too long"):
+    with pytest.raises(TaacError, match=r"--gin_param: include: 'aaa.*' is not a file name: .*too long"):
         configuration.load([], [f"include '{'a' * 5000}'"])
 
 

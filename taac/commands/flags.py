@@ -107,7 +107,7 @@ def checked_path(flag: str, path: str) -> str:
 def output_folder(flag: str, name: str) -> str:
     """Returns the path of a folder that exists or can be made, so that nothing is computed in vain."""
     if os.path.lexists(checked_path(flag, name)) and not os.path.isdir(name):
-        raise TaacError(f"{flag} {name} exists and is no folder; give a folder")
+        raise TaacError(f"{flag} {name} exists and is not a folder; give a folder")
     return name
 
 

@@ -66,7 +66,7 @@ def _word(text: str) -> str:
 
 def _full_name(setting: Setting, name: str, macros: Collection[str], classes: Sequence[str]) -> str:
     if not re.fullmatch(r"(\w+/)*\w+(\.\w+)*", name):
-        raise TaacError(f"{setting}: '{name}' is no name; expected one such as learning_rate or Learner.epsilon")
+        raise TaacError(f"{setting}: '{name}' is not a name; expected one such as learning_rate or Learner.epsilon")
     if "." in name or name in macros or name in TASK_MACROS:
         return name
     known = owners()

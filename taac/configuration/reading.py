@@ -167,7 +167,7 @@ def _find(name: str, folders: Sequence[Path], asked_by: str) -> Path:
             if (folder / name).is_file():
                 return folder / name
         except (OSError, ValueError) as error:
-            raise TaacError(f"{asked_by}: '{name[:100]}' is no name of a file: {error.args[-1]}") from error
+            raise TaacError(f"{asked_by}: '{name[:100]}' is not a file name: {error.args[-1]}") from error
     present = [str(p.relative_to(f)) for f in search_path() for sub in ("gin", "experiments") for p in (f / sub).rglob("*.gin")]
     raise TaacError(
         f"{asked_by}: there is no file '{name}' in {', '.join(str(f.resolve()) for f in folders)}{nearest(name, present)}"

@@ -32,7 +32,7 @@ def needed(bindings: Sequence[Binding]) -> list[Binding]:
         for reference in gin_state.references(binding.value):
             if gin_state.macro_of(reference) is None and not reference.configurable.selector.startswith(PURE):
                 raise NotTrusted(
-                    f"{binding}: {reference!r} is no network, algorithm, loss, trajectory, schedule or wrapper of this package"
+                    f"{binding}: {reference!r} is not a network, algorithm, loss, trajectory, schedule or wrapper of this package"
                 )
     return kept
 

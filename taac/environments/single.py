@@ -170,7 +170,7 @@ def find_spec(env_name: str) -> EnvSpec:
             found = getattr(imported, name, None)
             if name not in gymnasium.registry and callable(found):
                 if isinstance(found, type) and not issubclass(found, gymnasium.Env):
-                    raise TaacError(f"environment '{env_name}' is the class {found.__qualname__}, which is no gymnasium.Env")
+                    raise TaacError(f"environment '{env_name}' is the class {found.__qualname__}, which is not a gymnasium.Env")
                 return EnvSpec(env_name, entry_point=env_name)
         return gymnasium.spec(name)
     except ModuleNotFoundError as error:
@@ -367,7 +367,7 @@ class EpisodeInfo(gymnasium.Wrapper):
                 try:
                     found.append(float(info[key]))
                 except (TypeError, ValueError) as error:
-                    raise TaacError(f"create_environment.info: '{key}' is no number in the info: {info[key]!r:.99}") from error
+                    raise TaacError(f"create_environment.info: '{key}' is not a number in the info: {info[key]!r:.99}") from error
         if terminated or truncated:
             if unknown := [key for (key, _), found in zip(self._names, self._found) if not found]:
                 has = ", ".join(sorted(map(str, info))) or "nothing"

@@ -287,7 +287,7 @@ def _resume(
 ) -> None:
     run, config = folder.read_run(), files.read_text(folder.config, files.MAX_CONFIG_BYTES)
     if config != operative:  # which was so when it was opened
-        raise TaacError(f"{folder.config} has been exchanged while the run was loaded; nothing was changed")
+        raise TaacError(f"{folder.config} was replaced while the run was loaded; nothing was changed")
     if trainer.env_steps <= extension.extended_at(run):  # the checkpoint is of the shorter run, which a hook may have ended
         trainer.hooks.stopped = None
     held = run.get("resumed")

@@ -105,7 +105,7 @@ class Hooks:
                         f"the hook {name}, {hook!r:.100}, cannot take the state that is saved: {error!r}. {_ORDER}"
                     ) from error
         if left:
-            warn_user(f"warning: no hook takes the state that is saved of {', '.join(left)}. {_ORDER}")
+            warn_user(f"warning: no hook takes the saved state of {', '.join(left)}. {_ORDER}")
 
     def _with_state(self) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()  # the same object may be called at several points

@@ -203,7 +203,7 @@ def test_with_a_baseline_every_method_is_compared_with_it_only(campaign, compari
 def test_a_verdict_is_printed_with_what_it_rests_on(comparison):
     lines = [verdict_line(p) for p in comparison["pairs"]]
     assert re.fullmatch(r"Ant-v5: better - null = [\d.]+ \[[\d.]+, [\d.]+\]: better is better", lines[0])
-    found = r"inconclusive; so many runs would find a difference of [\d.]+ with a power of at most 0.8"
+    found = r"inconclusive; this many runs would find a difference of [\d.]+ with a power of at most 0.8"
     assert re.fullmatch(rf"Ant-v5: null - plain = \S+ \[\S+, \S+\]: {found}", lines[2])
 
 
@@ -641,7 +641,7 @@ def test_one_run_of_each_is_inconclusive_without_an_interval(tmp_path):
     (p,) = comparison["pairs"]
     assert p["verdict"] == "inconclusive" and p["difference"]["low"] is None and p["improvement"] is None
     assert p["difference"]["estimate"] == pytest.approx(-7200)
-    assert verdict_line(p).endswith(": inconclusive; so few runs can give no verdict, 4 of each method are the least")
+    assert verdict_line(p).endswith(": inconclusive; so few runs can give no verdict: at least 4 of each method are needed")
     assert "inconclusive (too few runs)" in markdown(comparison, [])
     assert "report_improvement.png" not in [path.name for path in write_report(comparison, tmp_path / "out")]
 

@@ -211,7 +211,7 @@ def test_a_damaged_run_is_a_record_that_says_so(tmp_path, name, change, problem)
 def test_folders_without_runs(tmp_path):
     with pytest.raises(TaacError, match="holds no run"):
         run_records.find(tmp_path)
-    with pytest.raises(TaacError, match="is no folder"):
+    with pytest.raises(TaacError, match="is not a folder"):
         run_records.find(tmp_path / "nothing")
 
 

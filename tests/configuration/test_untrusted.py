@@ -52,7 +52,7 @@ LINES = (
     "line, value", [*((line, BUILDS[0]) for line in LINES), *((LINES[0], value) for value in BUILDS[1:])]
 )
 def test_what_builds_an_experiment_or_a_part_of_training_is_refused_wherever_it_is(line, value):
-    with pytest.raises(NotTrusted, match=r"is no network, algorithm, loss"):
+    with pytest.raises(NotTrusted, match=r"is not a network, algorithm, loss"):
         untrusted_config(ACTING + line.format(value) + "\n")
 
 

@@ -62,7 +62,8 @@ def test_an_episode_tells_its_numbers_where_it_ends(repeat, asynchronous):
 
 
 @pytest.mark.parametrize(
-    "info, said", [(("tol",), "'tol'.*the last info has at:2, noise, sum, told"), (("a,b",), "letters"), (("told", "told"), "twice")]
+    "info, said",
+    [(("tol",), "'tol'.*the last info has at:2, noise, sum, told"), (("a,b",), "letters"), (("told", "told"), "twice")],
 )
 def test_a_name_that_the_info_never_has_is_refused(info, said):
     with pytest.raises(TaacError, match=said):
@@ -110,6 +111,6 @@ def test_an_evaluation_counts_the_episodes_that_it_is_asked_for():
 def test_what_is_no_number_is_told_with_the_setting():
     environment = create_environment(NAME, 1, info=("noise",))
     environment.reset(0)
-    with pytest.raises(TaacError, match=r"create_environment\.info: 'noise' is no number in the info: 'x'"):
+    with pytest.raises(TaacError, match=r"create_environment\.info: 'noise' is not a number in the info: 'x'"):
         environment.step(environment._zero_action)
     environment.close()

@@ -148,7 +148,7 @@ def test_a_configuration_that_is_exchanged_while_the_run_is_loaded_is_refused(tm
     folder.config.write_text("import evil\nx")
     before = folder.read_run()
     trainer = SimpleNamespace(env_steps=7, hooks=SimpleNamespace(stopped=None))
-    with pytest.raises(TaacError, match="has been exchanged"):
+    with pytest.raises(TaacError, match="was replaced"):
         conduct._resume(trainer, folder, "x", {})
     assert folder.read_run() == before
 

@@ -145,7 +145,7 @@ def test_states_find_their_hooks_by_place_and_none_is_dropped_without_a_word(cap
     assert capsys.readouterr().err == ""
     alone = Note()
     Hooks({"after_iteration": alone, "before_update": Note()}).load_state_dict(saved)
-    assert alone.count == 1 and "no hook takes the state that is saved of after_iteration/1" in capsys.readouterr().err
+    assert alone.count == 1 and "no hook takes the saved state of after_iteration/1" in capsys.readouterr().err
     stop, saved = Hooks({"after_evaluation": [StopWhen(1.0)]}), {"after_evaluation/0": saved["after_iteration/0"]}
     with pytest.raises(TaacError, match=r"the hook after_evaluation/0, StopWhen\(.*KeyError.*in the same order"):
         stop.load_state_dict(saved)

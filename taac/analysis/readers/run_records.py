@@ -96,7 +96,7 @@ def find(root: Path) -> list[Record]:
         TaacError: there is no such folder, or no run in it.
     """
     if not root.is_dir():
-        raise TaacError(f"--root_dir {root} is no folder; use one that holds runs of `taac train`")
+        raise TaacError(f"--root_dir {root} is not a folder; use one that holds runs of `taac train`")
     closed: dict[Path, str] = {}
 
     def note(error: OSError) -> None:
@@ -141,11 +141,11 @@ def read(folder: Path, root: Path) -> Record:
         problems.append("neither run.json nor config.gin names its task")
     for name in ("method", "task", "environment", "status"):
         if about.get(name) and not _text(about[name]):
-            problems.append(f"run.json: {name!r} is no name: expected printable text of at most {MAX_NAME} characters")
+            problems.append(f"run.json: {name!r} is not a name: expected printable text of at most {MAX_NAME} characters")
     versions = about.get("versions", {})
     if not (isinstance(versions, dict) and all(v is None or _text(v) for v in versions.values())):
         expected = 'an object of packages and their versions, text such as "2.13.0"'
-        problems.append(f"run.json: 'versions' are none: expected {expected}")
+        problems.append(f"run.json: 'versions' is not valid: expected {expected}")
         versions = {}
     summaries = events.read(folder)
     budget = _value(settings, "Intervals.num_env_steps")

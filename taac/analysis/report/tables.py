@@ -307,7 +307,8 @@ def note_on_seeds(methods: int, seeds: int) -> list[str]:
     least = fewest_runs()
     if methods < 2 or seeds >= least:
         return []
-    return [f"note: {seeds} seed{'s'[: seeds - 1]} of each method alone can give no verdict on a task; {least} are the least"]
+    few = f"{seeds} seed{'s'[: seeds - 1]} of each method"
+    return [f"note: {few} can give no verdict on a task: at least {least} are needed"]
 
 
 def verdict_line(pair: dict[str, Any]) -> str:
@@ -321,10 +322,10 @@ def verdict_line(pair: dict[str, Any]) -> str:
     if pair["verdict"] == "inconclusive":
         verdict, size = "inconclusive", pair["detectable"]
         if size is not None:
-            verdict += f"; so many runs would find a difference of {size:.3g} with a power of at most 0.8"
+            verdict += f"; this many runs would find a difference of {size:.3g} with a power of at most 0.8"
         if not pair["findable"]:
             least = f"{pair['fewest']} {'pairs' if pair['paired'] else 'of each method'}"
-            verdict += f"; so few runs can give no verdict, {least} are the least"
+            verdict += f"; so few runs can give no verdict: at least {least} are needed"
     gone = f" ({sum(pair['diverged'])} diverged)" if any(pair["diverged"]) else ""
     return f"{pair['task']}: {what} = {estimate} {interval}{gone}: {verdict}"
 
