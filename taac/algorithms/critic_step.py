@@ -18,8 +18,8 @@ class CriticStep:
     Critics with `BatchNorm` see both halves in one batch, executed pairs (s, a) and candidates (s', a'), so that both are
     normalised alike. The statistics count a candidate with its probability, so that they are those of the next state's
     distribution over actions, and leave out executed pairs at LAST. Target critics use the statistics of their own joint
-    forward, without moving their running ones. If they would be copies of the critics (`target_update_tau` and period 1), one
-    forward serves both (CrossQ).
+    forward, without moving their running ones; there a learnt encoder reads s, and its slow copy s'. If they would be copies of
+    the critics (`target_update_tau` and period 1), one forward serves both (CrossQ).
 
     Args:
         algorithm: the `ActorCriticAlgorithm` that they belong to.
@@ -41,7 +41,7 @@ class CriticStep:
         self._features, self._executed, self.counted = features[:-1], executed, ~time_step.is_last()[:-1]
         self.next_features = features[1:].detach()
         self._joint = has_batch_statistics(self._critics)
-        self._candidates: tuple[torch.Tensor, ...] = ()  # weights [M], features and action parts [M, ...]
+        self._candidates: tuple[torch.Tensor, ...] = ()  # weights [M], the critics' features and action parts [M, ...]
         self._prediction: torch.Tensor | None = None
 
     def bootstrap(
@@ -60,12 +60,13 @@ class CriticStep:
         shape = features.shape[:-1]
         counted = self.counted.float().expand(shape)
         weights = (counted if weights is None else counted * weights).flatten()
-        self._candidates = (weights, *(x.flatten(0, -2) for x in (features, *action)))
+        of_targets = (weights, *(x.flatten(0, -2) for x in (features, *action)))
+        self._candidates = (weights, self.next_features.expand_as(features).flatten(0, -2), *of_targets[2:])
         if self._copies:
             with torch.enable_grad():
-                self._prediction, found = self._forward(self._critics, update=True)
+                self._prediction, found = self._forward(self._critics, self._candidates, update=True)
         else:
-            _, found = self._forward(self._targets, update=False)
+            _, found = self._forward(self._targets, of_targets, update=False)
         return self._bootstrap_value(self._critics, found.unflatten(1, shape))
 
     def prediction(self) -> torch.Tensor:
@@ -73,14 +74,16 @@ class CriticStep:
         if not self._joint:
             return self._critics(self._features, *self._executed)
         if self._prediction is None:
-            self._prediction, _ = self._forward(self._critics, update=True)
+            self._prediction, _ = self._forward(self._critics, self._candidates, update=True)
         return self._prediction.unflatten(1, self.counted.shape)
 
-    def _forward(self, critics: Any, update: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    def _forward(
+        self, critics: Any, given: tuple[torch.Tensor, ...], update: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns predictions `[N, M, ...]` of executed pairs and of candidates."""
         executed = [x.flatten(0, 1) for x in (self._features, *self._executed)]
         count = len(executed[0])
-        weights, *candidates = self._candidates or (executed[0].new_empty(0), *(x[:0] for x in executed))
+        weights, *candidates = given or (executed[0].new_empty(0), *(x[:0] for x in executed))
         with batch_statistics(torch.cat([self.counted.flatten().float(), weights]), update):
             found = critics(*(torch.cat(pair) for pair in zip(executed, candidates, strict=True)))
         return found[:, :count], found[:, count:]

@@ -25,6 +25,8 @@ _SELDOM, _SELDOM_DIFFER = 200, 0.1
 _TRIES = 32  # segments that are drawn in place of one whose new goal was achieved when its episode began
 
 
+# What was checked. A run that resumes does not begin to check anew, or it could be refused where it would have gone on.
+_CHECKS = ("_batches", "_seldom", "_seldom_wrong", "_ends", "_ends_wrong", "_ends_by_chance")
 _GOAL_ERRORS = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
 
@@ -127,7 +129,7 @@ class HindsightReplayBuffer(ReplayBuffer):
                 "HindsightReplayBuffer needs goals that are vectors of one size; desired_goal is "
                 f"{desired}, achieved_goal {achieved}"
             )
-        self._batches = self._seldom = self._seldom_wrong = self._ends = self._ends_wrong = 0  # what was checked
+        self._batches = self._seldom = self._seldom_wrong = self._ends = self._ends_wrong = 0.0
         self._ends_by_chance = 0.0
         goals = torch.zeros(2, 2, *desired.shape, dtype=desired.dtype)  # achieved and desired, of two frames
         goals[1, 1] = 1.0
@@ -137,6 +139,16 @@ class HindsightReplayBuffer(ReplayBuffer):
                 self._terminates(*goals)
         except NotImplementedError:  # the method of `GoalEnv` itself
             self._compute_terminated = None
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        checks = torch.tensor([float(getattr(self, name)) for name in _CHECKS], dtype=torch.float64)
+        return {**super().state_dict(), "checks": checks}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        super().load_state_dict(state)
+        if "checks" in state:  # not in checkpoints of earlier code
+            for name, number in zip(_CHECKS, state["checks"].flatten().tolist()):
+                setattr(self, name, number)
 
     def sample_batch(self, batch_size: int, length: int, progress: float = 0.0) -> Batch:
         if not self.probability:

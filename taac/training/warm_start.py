@@ -118,7 +118,7 @@ def _load_frames(ring: ReplayBuffer | None, environment: VectorEnvironment, foun
     if held != here:
         raise TaacError(f"{found.path}:{REPLAY} cannot be taken: its actions are {held}, those of '{environment.name}' {here}")
     try:
-        ring.load_state_dict({name: v for name, v in found.part(REPLAY).items() if name != "demonstrations"})
+        ring.load_state_dict({name: v for name, v in found.part(REPLAY).items() if name not in ("demonstrations", "checks")})
         FrameChunks(ring).load(found.path.parent, found.frames)
     except TaacError as error:
         raise TaacError(f"{found.path}:{REPLAY} cannot be taken: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from taac import nest
 from taac.algorithms import SacAlgorithm
+from taac.algorithms.critic_step import CriticStep
 from taac.configuration import shipped
 from taac.errors import DivergedError, TaacError
 from taac.networks import BatchNorm
@@ -249,6 +251,32 @@ def test_an_update_of_flash_against_a_recomputation():
     torch.testing.assert_close(info.q[:, 0].double(), (online[:, :32].exp() * atoms).sum(-1), rtol=1e-4, atol=1e-4)
     for own, other in zip(found, expected, strict=True):
         torch.testing.assert_close(own.double(), other, rtol=2e-3, atol=2e-3)
+
+
+def test_an_encoder_that_is_learnt_makes_both_halves_of_the_critics_joint_forward():
+    """Its slow copy sees s' for target critics alone; else the critics would be normalised by features of two encoders."""
+
+    class Critics(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.seen = BatchNorm(1, 2), None
+
+        def forward(self, features, action):
+            self.seen = features[:, 0].tolist()
+            return torch.zeros(1, len(features))
+
+    critics, targets = Critics(), Critics()
+    algorithm = SimpleNamespace(
+        critics=critics, target_critics=targets, bootstrap_value=lambda critics, found: found,
+        target_update=SimpleNamespace(copies=False),
+    )  # fmt: skip
+    time_step = SimpleNamespace(is_last=lambda: torch.zeros(3, 1, dtype=torch.bool))
+    online, slow = torch.tensor([[[0.0]], [[1.0]], [[2.0]]]), torch.tensor([[[11.0]], [[12.0]]])
+    step = CriticStep(algorithm, time_step, online, [torch.zeros(2, 1, 1)])
+    with torch.no_grad():
+        step.bootstrap(slow.expand(2, 2, 1, 1), torch.zeros(2, 2, 1, 1), weights=torch.full((2, 2, 1), 0.5))
+    step.prediction()
+    assert critics.seen == [0, 1, 1, 2, 1, 2] and targets.seen == [0, 1, 11, 12, 11, 12]
 
 
 def test_an_update_of_taac_on_flash_against_a_recomputation():

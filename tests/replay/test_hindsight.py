@@ -390,6 +390,22 @@ def test_a_refusal_names_a_frame_that_differs():
     replay.sample_batch(64, 2)
 
 
+def test_a_resumed_buffer_checks_no_further_than_it_would_have():
+    replay, other = (chains(buffer(1, 200), [10], 200) for _ in range(2))
+    for _ in range(20):
+        replay.sample_batch(64, 2)
+    for each in (replay, other):  # as of goals that are at the threshold by then
+        each._compute_reward = lambda a, d, i: reward_of(a, d, i) + 1
+    replay._seldom = 200.0
+    replay.sample_batch(64, 2)
+    restore(other, held(replay))
+    other.sample_batch(64, 2)
+    state = {name: value for name, value in replay.state_dict().items() if name != "checks"}  # of earlier code
+    other = chains(buffer(1, 200), [10], 200)
+    other.load_state_dict(state)
+    assert other._batches == 0
+
+
 def test_rewards_of_success_are_compared_however_seldom_they_are():
     """In 2 of 1,000 frames the environment gives 10, and `compute_reward` 0."""
     replay = buffer(length=1000)
