@@ -26,7 +26,7 @@ from tests.learning.test_compiled_update import COMPILE, PRIORITIZED, assert_clo
 from tests.methods import DISCRETE_METHODS, METHODS, REPRESENTATIVES, fitting, thinned
 from tests.training.runs import SMALL, TASK, assert_resumes_exactly, build, built, learn_until, run
 
-BACKBONES = [name for name in shipped.files("backbones") if name != "held_noise"]  # which is no network
+BACKBONES = [name for name in shipped.files("backbones") if name != "held_noise"]  # which is not a network
 # Narrow, and what keeps a test's run short; each is bound only where it is used.
 NARROW = {
     "categorical": ["CriticEnsemble.hidden_layers = (16, 16)"], "tqc": ["CriticEnsemble.hidden_layers = (16, 16)"],

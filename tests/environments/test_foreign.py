@@ -67,7 +67,7 @@ def test_packages_on_the_list_are_imported(tmp_path, package):
 )
 @pytest.mark.parametrize("scope", ["", "evaluation/"])
 def test_arguments_that_may_name_modules_are_refused(tmp_path, scope, kwargs):
-    with pytest.raises(TaacError, match=r"env_kwargs.*expected numbers, words that|create_environment.* is no network"):
+    with pytest.raises(TaacError, match=r"env_kwargs.*expected numbers, words that|create_environment.* is not a network"):
         load(
             tmp_path,
             f"kwargs = {BY_DICTIONARY}",
@@ -81,7 +81,7 @@ def test_arguments_that_may_name_modules_are_refused(tmp_path, scope, kwargs):
 def test_environments_of_other_packages_are_refused(tmp_path, monkeypatch, name, entry_point):
     spec = gymnasium.envs.registration.EnvSpec("Elsewhere-v0", entry_point=entry_point)
     monkeypatch.setitem(gymnasium.registry, "Elsewhere-v0", spec)
-    with pytest.raises(NotTrusted, match=r"before the colon|is no network|another package than gymnasium, taac, .*highway_env"):
+    with pytest.raises(NotTrusted, match=r"before the colon|not a network|another package than gymnasium, taac, .*highway_env"):
         load(tmp_path, "name = 'evil:Pendulum-v1'", f"create_environment.env_name = {name}")
 
 

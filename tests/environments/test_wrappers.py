@@ -247,7 +247,7 @@ def test_a_class_needs_no_registration():
     environment = create_environment("tests.toy_tasks:PointMass", num_envs=2, asynchronous=True)
     environment.close()
     assert environment.name == "tests.toy_tasks:PointMass"
-    with pytest.raises(TaacError, match=r"is no gymnasium\.Env"):
+    with pytest.raises(TaacError, match=r"is not a gymnasium\.Env"):
         find_spec("collections:OrderedDict")
     with pytest.raises(TaacError, match="doesn't exist"):
         find_spec("tests.toy_tasks:PointMas")

@@ -389,11 +389,11 @@ SCHEDULE = "s/LinearSchedule.start = 8\ns/LinearSchedule.end = 16\ns/LinearSched
         ("batch_size = 9", "Trainer.batch_size 9 is the number over all ranks"),
         (f"batch_size = @s/LinearSchedule()\n{SCHEDULE}", "Trainer.batch_size must be a number with 2 ranks"),
         ("create_agent.reward_signals = (@RND,)", r"create_agent.reward_signals \(RND\)"),
-        ("normalize_rewards = 'scale'", "create_agent.normalize_rewards = 'scale' or 'bounded', because each has"),
+        ("normalize_rewards = 'scale'", "create_agent.normalize_rewards = 'scale' or 'bounded', because each rank has"),
         ("create_experiment.demonstrations = 'x.npz'", "demonstrations or behaviour cloning"),
         (
             "normalize_rewards = 'bounded'\nCriticEnsemble.returns = @CategoricalReturns()",
-            "or 'bounded', because each has returns of its own",
+            "or 'bounded', because each rank has its own returns",
         ),
         ("ActorCriticAlgorithm.critic_ctor = @NormalizedCritics", "batch normalisation"),
         ("CriticEnsemble.body = @FlashBody", "batch normalisation"),
