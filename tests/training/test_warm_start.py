@@ -162,6 +162,16 @@ def test_frames_of_a_ring_that_has_wrapped_are_taken_over_in_their_order(tmp_pat
     assert after["reward_normalizer.mean"].item() == pytest.approx(mean / count, rel=1e-5)
 
 
+def test_rewards_of_frames_that_are_taken_over_are_checked_anew(tmp_path):
+    """Of hindsight: the environment here may pay otherwise than `compute_reward` says."""
+    task = ("create_environment.env_name = 'tests.toy_tasks:taac-test/Reach-v0'", *SHORT[:2], "replay_length = 500")
+    source = run(tmp_path / "a", *task, files=["gin/her.gin"])
+    taken = build(*task, f"create_experiment.load_from = '{tmp_path / 'a'}:replay'", files=["gin/her.gin"])
+    taken.begin()
+    taken.close()
+    assert source.replay_buffer._batches > 10 and taken.replay_buffer.size > 0 and taken.replay_buffer._batches == 0
+
+
 def test_frames_of_repeated_actions(tmp_path):
     """They fit repeats of the same kind alone; and statistics of rewards that are taken over have counted them."""
     repeats = ("num_envs = 2", "create_environment.action_repeat = 2", "create_agent.normalize_rewards = 'scale'")
