@@ -60,13 +60,13 @@ class CriticStep:
         shape = features.shape[:-1]
         counted = self.counted.float().expand(shape)
         weights = (counted if weights is None else counted * weights).flatten()
-        of_targets = (weights, *(x.flatten(0, -2) for x in (features, *action)))
-        self._candidates = (weights, self.next_features.expand_as(features).flatten(0, -2), *of_targets[2:])
+        actions = [x.flatten(0, -2) for x in action]
+        self._candidates = (weights, self.next_features.expand_as(features).flatten(0, -2), *actions)
         if self._copies:
             with torch.enable_grad():
                 self._prediction, found = self._forward(self._critics, self._candidates, update=True)
         else:
-            _, found = self._forward(self._targets, of_targets, update=False)
+            _, found = self._forward(self._targets, (weights, features.flatten(0, -2), *actions), update=False)
         return self._bootstrap_value(self._critics, found.unflatten(1, shape))
 
     def prediction(self) -> torch.Tensor:
@@ -77,10 +77,8 @@ class CriticStep:
             self._prediction, _ = self._forward(self._critics, self._candidates, update=True)
         return self._prediction.unflatten(1, self.counted.shape)
 
-    def _forward(
-        self, critics: Any, given: tuple[torch.Tensor, ...], update: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns predictions `[N, M, ...]` of executed pairs and of candidates."""
+    def _forward(self, critics: Any, given: tuple[torch.Tensor, ...], update: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns predictions `[N, M, ...]` of executed pairs and of the `given` candidates."""
         executed = [x.flatten(0, 1) for x in (self._features, *self._executed)]
         count = len(executed[0])
         weights, *candidates = given or (executed[0].new_empty(0), *(x[:0] for x in executed))

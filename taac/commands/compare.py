@@ -42,7 +42,9 @@ def define_flags() -> None:
         lower_bound=0,
     )  # fmt: skip
     absl_flags.DEFINE_enum("launcher", "local", ["local", "ray", "slurm"], "Where to run the runs.")
-    absl_flags.DEFINE_string("ray_address", "auto", "The Ray cluster: auto, local (a new one here), <host>:<port> or ray://<host>:<port>.")
+    absl_flags.DEFINE_string(
+        "ray_address", "auto", "The Ray cluster: auto, local (a new one here), <host>:<port> or ray://<host>:<port>."
+    )
     absl_flags.DEFINE_float("ray_cpus", 1.0, "Ray: CPUs that each run occupies; a fraction lets several runs share one.")
     absl_flags.DEFINE_float("ray_gpus", 0.0, "Ray: GPUs that each run occupies; a fraction lets several runs share one.")
     for name, kind in SLURM.items():

@@ -293,8 +293,8 @@ class HindsightReplayBuffer(ReplayBuffer):
         self._ends_wrong += int(ends.sum()) - by_goal
         if self._ends >= 10 and self._ends_wrong > max(self._ends / 2, 5 * self._ends_by_chance):
             raise TaacError(
-                f"{self._ends_wrong} of {self._ends} sampled ends of episodes have a reward above the usual, or one of the "
-                "highest, as if the goal ended them, but the environment's compute_terminated(achieved_goal, desired_goal, info) "
-                "does not say so: they would be ends under any other goal, too. Define it, as SuccessEndsEpisode, or let them "
-                "go on"
+                f"{self._ends_wrong:.0f} of {self._ends:.0f} sampled ends of episodes have a reward above the usual, or one of "
+                "the highest, as if the goal ended them, but the environment's compute_terminated(achieved_goal, desired_goal, "
+                "info) does not say so: they would be ends under any other goal, too. Define it, as SuccessEndsEpisode, or let "
+                "them go on"
             )

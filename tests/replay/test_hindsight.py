@@ -430,7 +430,7 @@ def test_ends_by_the_goal_that_no_function_knows_are_refused():
             replay.sample_batch(64, 2)
 
     for more in ({}, {"compute_terminated": lambda a, d, i: np.zeros(len(a), bool)}):
-        with pytest.raises(TaacError, match=r"as if the goal ended them.*compute_terminated.*Define it"):
+        with pytest.raises(TaacError, match=r"^\d+ of \d+ sampled .*as if the goal ended them.*compute_terminated.*Define it"):
             replayed(**more)
     replayed(compute_terminated=reached)
     replayed(compute_terminated=lambda a, d, i: reached(a, d, i) & (a[:, 0] // 10 % 3 > 0))  # most of them, but for rounding
