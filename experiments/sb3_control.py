@@ -108,12 +108,11 @@ def make_model(task: str, seed: int, options: argparse.Namespace) -> Any:
     return model
 
 
-def train(folder: Path, task: str, seed: int, options: argparse.Namespace) -> None:
-    """Trains one run, from the beginning; `run.json` is written last and says that it is finished."""
+def train(folder: Path, task: str, seed: int, options: argparse.Namespace, model: Any, method: str) -> None:
+    """Trains one run of a new model, from the beginning; `run.json` is written last and says that it is finished."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.gin").write_text(settings(task, options))
     start, begun = provenance.now(), time.perf_counter()
-    model = make_model(task, seed, options)
     with open(folder / "evaluations.csv", "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*COLUMNS, *SUCCESS] if options.her else COLUMNS)
@@ -126,8 +125,8 @@ def train(folder: Path, task: str, seed: int, options: argparse.Namespace) -> No
             file.flush()
             print(f"{task} seed {seed}: {steps} steps, return {returns.mean():.1f} +- {returns.std():.1f}", flush=True)
     about = {
-        "status": "finished", "method": method(options), "seed": seed, "environment": task, "device": "cpu",
-        "command": shlex.join(["python", "-m", "experiments.sb3_control", *sys.argv[1:]]),
+        "status": "finished", "method": method, "seed": seed, "environment": task, "device": "cpu",
+        "command": shlex.join(["python", "-m", f"experiments.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
         "start": start, "end": provenance.now(),
         "versions": {**{name: version(name) for name in PACKAGES}, "python": platform.python_version()},
         "platform": {"system": platform.platform(), "processor": provenance.processor(), "cores": os.cpu_count()},
@@ -173,7 +172,7 @@ def main() -> None:
         for task in options.tasks.split(","):
             folder = options.root_dir / task / method(options) / f"seed_{seed}"
             if not (folder / "run.json").exists():
-                train(folder, task, seed, options)
+                train(folder, task, seed, options, make_model(task, seed, options), method(options))
 
 
 if __name__ == "__main__":

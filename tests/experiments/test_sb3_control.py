@@ -33,10 +33,9 @@ def arguments(tmp_path, *more):
     )  # fmt: skip
 
 
-def test_a_run_is_read_as_any_other(tmp_path, monkeypatch):
+def test_a_run_is_read_as_any_other(tmp_path):
     model = Stand(0.5)
-    monkeypatch.setattr(sb3_control, "make_model", lambda task, seed, options: model)
-    sb3_control.train(tmp_path / "Pendulum-v1" / "sb3_sac" / "seed_3", "Pendulum-v1", 3, arguments(tmp_path))
+    sb3_control.train(tmp_path / "Pendulum-v1" / "sb3_sac" / "seed_3", "Pendulum-v1", 3, arguments(tmp_path), model, "sb3_sac")
     [record] = run_records.find(tmp_path)
     assert record.problems == () and record.status == "finished"
     assert (record.method, record.task, record.seed) == ("sb3_sac", "Pendulum-v1", 3)
@@ -66,7 +65,8 @@ def test_a_finished_run_is_left_alone(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "run.json").write_text("{}")
     begun = []
-    monkeypatch.setattr(sb3_control, "train", lambda folder, task, seed, options: begun.append(seed))
+    monkeypatch.setattr(sb3_control, "make_model", lambda task, seed, options: None)
+    monkeypatch.setattr(sb3_control, "train", lambda folder, task, seed, *more: begun.append(seed))
     monkeypatch.setattr(
         "sys.argv", ["sb3_control", "--root_dir", str(tmp_path), "--tasks", "Pendulum-v1", "--seeds", "2"]
     )
@@ -98,8 +98,8 @@ def reaches():
 
 
 @pytest.mark.parametrize(("torque", "success"), [(0.5, 1.0), (-0.5, 0.0)])
-def test_with_goals_success_is_written(tmp_path, monkeypatch, reaches, torque, success):
-    monkeypatch.setattr(sb3_control, "make_model", lambda task, seed, options: Stand(torque))
-    sb3_control.train(tmp_path / reaches / "sb3_sac+her" / "seed_0", reaches, 0, arguments(tmp_path, "--her"))
+def test_with_goals_success_is_written(tmp_path, reaches, torque, success):
+    folder = tmp_path / reaches / "sb3_sac+her" / "seed_0"
+    sb3_control.train(folder, reaches, 0, arguments(tmp_path, "--her"), Stand(torque), "sb3_sac+her")
     [record] = run_records.find(tmp_path)
     assert record.problems == () and record.evaluations["info/is_success"].tolist() == [success] * 3
