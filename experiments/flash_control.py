@@ -31,14 +31,19 @@ from experiments import sb3_control
 TASK, METHOD = "HalfCheetah-v5", "flash_published"
 
 
+def published(code: Path) -> None:
+    """Makes a clone of the published code importable, without what it needs only for annotations and its files of settings."""
+    os.environ["TORCH_COMPILE_DISABLE"] = "1"
+    sys.path.insert(0, str(code))
+    for name in ("jax", "jax.numpy", "omegaconf"):
+        sys.modules.setdefault(name, mock.MagicMock())
+
+
 class Published:
     """The agent of the published code with its training loop, by the names of a Stable-Baselines3 model."""
 
     def __init__(self, code: Path, task: str, seed: int, initial_collect_steps: int):
-        os.environ["TORCH_COMPILE_DISABLE"] = "1"
-        for name in ("jax", "jax.numpy", "omegaconf"):
-            sys.modules.setdefault(name, mock.MagicMock())  # named in annotations, and where its files of settings are read
-        sys.path.insert(0, str(code))
+        published(code)
         from flash_rl.agents.flashSAC import agent
 
         agent.optim.Adam = functools.partial(torch.optim.Adam, fused=True)
