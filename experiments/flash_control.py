@@ -96,13 +96,14 @@ def main() -> None:
     parser.add_argument("--code", type=Path, required=True, help="clone of the published code")
     parser.add_argument("--root_dir", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first_seed", type=int, default=0)
     parser.add_argument("--num_env_steps", type=int, default=100_000)
     parser.add_argument("--initial_collect_steps", type=int, default=10_000)
     parser.add_argument("--evaluation_interval", type=int, default=10_000)
     parser.add_argument("--evaluation_episodes", type=int, default=10)
     parser.set_defaults(her=False)
     options = parser.parse_args()
-    for seed in range(options.seeds):
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
         folder = options.root_dir / TASK / METHOD / f"seed_{seed}"
         if not (folder / "run.json").exists():
             model = Published(options.code, TASK, seed, options.initial_collect_steps)
