@@ -25,7 +25,7 @@ class HeadNetwork(nn.Module):
         initial_weights: "published": as in TAAC's original code, the weights of hidden layers are Xavier-uniform, the head's are
             truncated normal with gain 0.3, and biases are 0. "torch": weights and biases of each layer are uniform in
             [-w, w] with w = 1 / sqrt(its inputs), as `torch.nn.Linear` makes them and most PyTorch implementations of SAC
-            leave them.
+            leave them. "xavier": as "published", but the head's weights are Xavier-uniform, too (REDQ, DroQ).
         head_init_range, head_bias_init_range: if set, the head's weights, or biases, are uniform in [-w, w] instead.
         activation: called without arguments, once for each layer: `@ReLU`, `@ELU`, `@LeakyReLU`, `@Tanh`, `@GELU` or `@SiLU` of
             torch.nn, or one of your own.

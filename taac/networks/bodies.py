@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from taac.errors import TaacError, refuse_below
 from taac.networks.batch_statistics import BatchNorm
-from taac.networks.layers import EnsembleLinear, activation_module, check_widths, truncated_normal_
+from taac.networks.layers import EnsembleLinear, activation_module, check_widths, truncated_normal_, xavier_bound
 
 Norm = Callable[[int, int], nn.Module]  # called with networks and size
 
@@ -114,7 +114,8 @@ class MlpBody(nn.Module):
         unit_weights: keeps each unit's weights at norm 1, the head's too. Only the head has a bias (XQC).
         dropout: probability of dropping a unit before its normalisation (DroQ). Target networks drop none.
         initial_weights: without `unit_weights`: "torch", uniform weights and biases as `torch.nn.Linear` makes them; "lecun",
-            truncated normals of variance 1 / inputs and biases of 0, as flax makes them (CrossQ).
+            truncated normals of variance 1 / inputs and biases of 0, as flax makes them (CrossQ); "xavier", Xavier-uniform
+            weights and biases of 0 (DroQ).
         activation: called without arguments, once for each layer.
 
     Raises:
@@ -134,22 +135,22 @@ class MlpBody(nn.Module):
         unit_weights: bool = False,
         dropout: float = 0.0,
         activation: Callable[..., nn.Module] = nn.ReLU,
-        initial_weights: Literal["torch", "lecun"] = "torch",
+        initial_weights: Literal["torch", "lecun", "xavier"] = "torch",
     ):
         super().__init__()
         check_widths(hidden_layers)
         if not 0 <= dropout < 1:
             raise TaacError(f"MlpBody.dropout must be in [0, 1), got {dropout}")
-        if initial_weights not in ("torch", "lecun") or (unit_weights and initial_weights != "torch"):
+        if initial_weights not in ("torch", "lecun", "xavier") or (unit_weights and initial_weights != "torch"):
             unused = ", which unit_weights leaves unused" if unit_weights else ""
-            raise TaacError(f"MlpBody.initial_weights must be 'torch' or 'lecun', got '{initial_weights}'{unused}")
-        self.networks, self.unit_weights, self._lecun = networks, unit_weights, initial_weights == "lecun"
+            raise TaacError(f"MlpBody.initial_weights must be 'torch', 'lecun' or 'xavier', got '{initial_weights}'{unused}")
+        self.networks, self.unit_weights, self._initial_weights = networks, unit_weights, initial_weights
         layers: list[nn.Module] = [norm(networks, input_size)] if norm is not None and norm_input else []
         for fan_in, fan_out in itertools.pairwise([input_size, *hidden_layers]):
             if unit_weights:
                 layers.append(OrthogonalLinear(networks, fan_in, fan_out, math.sqrt(2), unit=True))
             else:
-                layers.append(self._linear(EnsembleLinear(networks, fan_in, fan_out)))
+                layers.append(self._linear(fan_in, fan_out))
             layers += [nn.Dropout(dropout)] if dropout else []
             after = [] if norm is None else [norm(networks, fan_out)]
             act = [activation_module(activation)]
@@ -163,10 +164,12 @@ class MlpBody(nn.Module):
     def head(self, outputs: int) -> nn.Module:
         if self.unit_weights:
             return OrthogonalLinear(self.networks, self.output_size, outputs, bias=True, unit=True)
-        return self._linear(EnsembleLinear(self.networks, self.output_size, outputs))
+        return self._linear(self.output_size, outputs)
 
-    def _linear(self, layer: EnsembleLinear) -> nn.Module:
-        return _as_flax(layer) if self._lecun else layer
+    def _linear(self, fan_in: int, fan_out: int) -> EnsembleLinear:
+        ranges = (xavier_bound(fan_in, fan_out), 0.0) if self._initial_weights == "xavier" else ()
+        layer = EnsembleLinear(self.networks, fan_in, fan_out, *ranges)
+        return _as_flax(layer) if self._initial_weights == "lecun" else layer
 
 
 class _SimbaBlock(nn.Module):

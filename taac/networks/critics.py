@@ -16,11 +16,12 @@ from taac.networks.layers import (
     EnsembleLinear,
     InitialWeights,
     activation_module,
+    check_initial_weights,
     check_ranges,
     check_widths,
     in_full_precision,
-    is_published,
     refuse_unused,
+    xavier_bound,
 )
 
 
@@ -39,7 +40,8 @@ class CriticEnsemble(nn.Module):
         hidden_layers: widths.
         initial_weights: "published": as in TAAC's original code, weights are uniform in [-w, w] with w = 1 / sqrt(inputs of
             the layer), those of the last layer in +-0.003, and biases are 0. "torch": weights and biases of each layer are
-            uniform in [-w, w], as `torch.nn.Linear` makes them.
+            uniform in [-w, w], as `torch.nn.Linear` makes them. "xavier": weights are Xavier-uniform, the last layer's too, and
+            biases are 0 (REDQ, DroQ).
         last_init_range, last_bias_init_range: if set, the last layer's weights, or biases, are uniform in +- this instead.
         activation: called without arguments; see `HeadNetwork`.
         body: makes the hidden layers, such as `@SimbaBody`, and the last one, as its paper does; see `taac/networks/bodies.py`.
@@ -83,22 +85,23 @@ class CriticEnsemble(nn.Module):
         check_widths(hidden_layers)
         unused = {"last_init_range": last_init_range, "last_bias_init_range": last_bias_init_range}
         sizes = [input_size, *hidden_layers]
-        bias_range = None
-        if is_published(initial_weights):
-            bias_range = 0.0
-            last_init_range = 0.003 if last_init_range is None else last_init_range
+        check_initial_weights(initial_weights)
+        bias_range = None if initial_weights == "torch" else 0.0
         last_bias_init_range = bias_range if last_bias_init_range is None else last_bias_init_range
+        xavier = initial_weights == "xavier"
         self.networks_each = 1 if share_hidden_layers else reward_dim or 1  # networks per critic
         networks = num_critics * self.networks_each
         refuse_unused(body, "CriticEnsemble", activation, unused)
         self.body = body and body(input_size, networks)
         self.hidden = nn.ModuleList(
-            EnsembleLinear(networks, fan_in, fan_out, bias_range=bias_range)
+            EnsembleLinear(networks, fan_in, fan_out, xavier_bound(fan_in, fan_out) if xavier else None, bias_range)
             for fan_in, fan_out in (() if body else itertools.pairwise(sizes))
         )
         predicted = reward_dim if returns is None else int(returns.size)  # type: ignore[arg-type]
         self.output_shape = tuple(size for size in (num_choices, predicted) if size is not None)
         outputs_each = math.prod(self.output_shape) // self.networks_each
+        last_bounds = {"published": 0.003, "xavier": xavier_bound(sizes[-1], outputs_each)}
+        last_init_range = last_bounds.get(initial_weights) if last_init_range is None else last_init_range
         self.last = (
             EnsembleLinear(networks, sizes[-1], outputs_each, last_init_range, last_bias_init_range)
             if body is None else self.body.head(outputs_each)

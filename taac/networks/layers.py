@@ -15,7 +15,7 @@ from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
 
-InitialWeights = Literal["published", "torch"]  # those of TAAC's original code, or torch's own; see `HeadNetwork`
+InitialWeights = Literal["published", "torch", "xavier"]  # "published": those of TAAC's original code; see `HeadNetwork`
 _TRUNCATED_STD = 0.87962566103423978  # standard deviation of a standard normal truncated at +-2
 
 
@@ -88,7 +88,7 @@ def head_linear(
     bias_init_range: float | None = None,
     initial_weights: InitialWeights = "published",
 ) -> nn.Linear:
-    """Returns a policy's last layer: weights truncated normal with gain 0.3 and biases 0 ("published"), or as torch makes it.
+    """Returns a policy's last layer: weights truncated normal with gain 0.3 and biases 0 ("published"), or see `HeadNetwork`.
 
     Args:
         init_range, bias_init_range: if set, weights and biases are initialised uniformly in +- these.
@@ -96,9 +96,11 @@ def head_linear(
     Raises:
         TaacError: a negative or infinite range.
     """
-    bound = None if is_published(initial_weights) else torch_bound(input_size)
-    init_range = bound if init_range is None else init_range
-    bias_init_range = bound if bias_init_range is None else bias_init_range
+    check_initial_weights(initial_weights)
+    bounds = {"torch": torch_bound(input_size), "xavier": xavier_bound(input_size, output_size)}
+    init_range = bounds.get(initial_weights) if init_range is None else init_range
+    bias_bound = bounds["torch"] if initial_weights == "torch" else None
+    bias_init_range = bias_bound if bias_init_range is None else bias_init_range
     check_ranges(init_range or 0.0, bias_init_range or 0.0)
     layer = nn.Linear(input_size, output_size)
     truncated_normal_(layer.weight, 0.3 / math.sqrt(input_size))
@@ -110,16 +112,19 @@ def head_linear(
     return layer
 
 
-def is_published(initial_weights: InitialWeights) -> bool:
-    """Returns whether initial weights are those of TAAC's original code. Raises TaacError for an unknown name."""
-    if initial_weights not in ("published", "torch"):
-        raise TaacError(f"initial_weights must be 'published' or 'torch', got '{initial_weights}'")
-    return initial_weights == "published"
+def check_initial_weights(initial_weights: InitialWeights) -> None:
+    if initial_weights not in ("published", "torch", "xavier"):
+        raise TaacError(f"initial_weights must be 'published', 'torch' or 'xavier', got '{initial_weights}'")
 
 
 def torch_bound(input_size: int) -> float:
     """Returns the bound within which torch draws the weights and biases of a linear layer uniformly, `1 / sqrt(input_size)`."""
     return 1.0 / math.sqrt(input_size)
+
+
+def xavier_bound(input_size: int, output_size: int) -> float:
+    """Returns the bound of Xavier-uniform weights, `sqrt(6 / (input_size + output_size))`."""
+    return math.sqrt(6.0 / (input_size + output_size))
 
 
 def check_ranges(*ranges: float) -> None:
@@ -174,10 +179,11 @@ class Mlp(nn.Sequential):
         initial_weights: InitialWeights = "published",
     ):
         check_widths(hidden_layers)
+        check_initial_weights(initial_weights)
         layers: list[nn.Module] = []
         for fan_in, fan_out in itertools.pairwise([input_size, *hidden_layers]):
             layer = nn.Linear(fan_in, fan_out)
-            if is_published(initial_weights):
+            if initial_weights != "torch":
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.zeros_(layer.bias)
             layers += [layer, activation_module(activation)]

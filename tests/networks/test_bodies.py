@@ -389,6 +389,13 @@ def test_simbas_and_crossqs_layers_begin_as_flax_makes_them():
         assert (weight.abs() > 2.1 * math.sqrt(variance)).any()
 
 
+def test_droqs_layers_begin_as_xavier_uniform():
+    mlp = MlpBody(100, 2, (300,), initial_weights="xavier")
+    for layer, both in ((mlp.layers[0], 400), (mlp.head(50), 350)):
+        assert layer.weight.abs().max().item() == pytest.approx(math.sqrt(6 / both), rel=0.01) and not layer.bias.any()
+        assert layer.weight.std().item() == pytest.approx(math.sqrt(2 / both), rel=0.05)
+
+
 @pytest.mark.parametrize(
     "make, told",
     [
@@ -396,7 +403,7 @@ def test_simbas_and_crossqs_layers_begin_as_flax_makes_them():
         (lambda body: CriticEnsemble(SIZE, body=body, activation=torch.nn.Tanh), r"CriticEnsemble\.activation has no effect"),
         (lambda body: ActorNetwork(SIZE, 2, body=body, head_bias_init_range=0.1), r"ActorNetwork\.head_bias_init_range has no"),
         (lambda body: MlpBody(SIZE, 2, unit_weights=True, initial_weights="lecun"), "which unit_weights leaves unused"),
-        (lambda body: MlpBody(SIZE, 2, initial_weights="flax"), "must be 'torch' or 'lecun', got 'flax'"),
+        (lambda body: MlpBody(SIZE, 2, initial_weights="flax"), "must be 'torch', 'lecun' or 'xavier', got 'flax'"),
     ],
 )
 def test_settings_that_a_body_leaves_unused_are_refused(make, told):

@@ -60,6 +60,17 @@ def test_initial_weights_of_torch_are_those_of_torchs_linear_layers(make, name):
 
 
 @pytest.mark.parametrize("make, name", NETWORKS.values(), ids=NETWORKS)
+def test_xavier_weights_are_those_of_torchs_xavier_uniform(make, name):
+    layers = [m for m in make(initial_weights="xavier").modules() if getattr(m, "weight", None) is not None]
+    for layer, fan_in, fan_out in zip(layers, (50, 400, 200), (400, 200, 40 if name == "last" else 80), strict=True):
+        torchs = torch.nn.init.xavier_uniform_(torch.empty(fan_out, fan_in))
+        bound = math.sqrt(6 / (fan_in + fan_out))
+        assert_uniform(layer.weight, bound)
+        assert torchs.abs().max().item() == pytest.approx(bound, rel=0.01) and not layer.bias.any()
+    assert_uniform(getattr(make(initial_weights="xavier", **{f"{name}_init_range": 0.02}), name).weight, 0.02)
+
+
+@pytest.mark.parametrize("make, name", NETWORKS.values(), ids=NETWORKS)
 def test_unknown_initial_weights_are_refused(make, name):
-    with pytest.raises(TaacError, match="initial_weights must be 'published' or 'torch', got 'keras'"):
+    with pytest.raises(TaacError, match="initial_weights must be 'published', 'torch' or 'xavier', got 'keras'"):
         make(initial_weights="keras")
