@@ -1,7 +1,7 @@
 """Trains FlashSAC by its published code, in run folders that `taac report` reads, to compare it with this package's.
 
     git clone https://github.com/Holiday-Robot/FlashSAC ../FlashSAC
-    python -m experiments.flash_control --code ../FlashSAC --root_dir runs/flash_64 --seeds 3
+    python -m experiments.flash_control --code ../FlashSAC --root_dir runs/flash_64
     taac compare --root_dir runs/flash_64 --gin_file experiments/backbones/published_64.gin
     taac report --root_dir runs/flash_64
 
@@ -95,7 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--code", type=Path, required=True, help="clone of the published code")
     parser.add_argument("--root_dir", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first_seed", type=int, default=0)
     parser.add_argument("--num_env_steps", type=int, default=100_000)
     parser.add_argument("--initial_collect_steps", type=int, default=10_000)
