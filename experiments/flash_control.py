@@ -13,7 +13,6 @@ GPU. Nothing of it is compiled, which made it no faster at these sizes; Adam is 
 
 from __future__ import annotations
 
-import argparse
 import functools
 import os
 import sys
@@ -92,22 +91,12 @@ class Published:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = sb3_control.shared_parser(__doc__)
     parser.add_argument("--code", type=Path, required=True, help="clone of the published code")
-    parser.add_argument("--root_dir", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first_seed", type=int, default=0)
-    parser.add_argument("--num_env_steps", type=int, default=100_000)
-    parser.add_argument("--initial_collect_steps", type=int, default=10_000)
-    parser.add_argument("--evaluation_interval", type=int, default=10_000)
-    parser.add_argument("--evaluation_episodes", type=int, default=10)
-    parser.set_defaults(her=False)
     options = parser.parse_args()
-    for seed in range(options.first_seed, options.first_seed + options.seeds):
-        folder = options.root_dir / TASK / METHOD / f"seed_{seed}"
-        if not (folder / "run.json").exists():
-            model = Published(options.code, TASK, seed, options.initial_collect_steps)
-            sb3_control.train(folder, TASK, seed, options, model, METHOD)
+    for folder, task, seed in sb3_control.missing(options, [TASK], METHOD):
+        model = Published(options.code, task, seed, options.initial_collect_steps)
+        sb3_control.train(folder, task, seed, options, model, METHOD)
 
 
 if __name__ == "__main__":

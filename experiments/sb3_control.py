@@ -27,6 +27,7 @@ import platform
 import shlex
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,15 @@ def train(folder: Path, task: str, seed: int, options: argparse.Namespace, model
     temporary.replace(folder / "run.json")
 
 
+def missing(options: argparse.Namespace, tasks: list[str], method: str) -> Iterator[tuple[Path, str, int]]:
+    """Yields folder, task and seed of each run that is not finished."""
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
+        for task in tasks:
+            folder = options.root_dir / task / method / f"seed_{seed}"
+            if not (folder / "run.json").exists():
+                yield folder, task, seed
+
+
 def method(options: argparse.Namespace) -> str:
     return f"sb3_{options.algorithm}{'+her' if options.her else ''}"
 
@@ -148,12 +158,11 @@ def version(package: str) -> str | None:
         return None
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def shared_parser(doc: str) -> argparse.ArgumentParser:
+    """Returns a parser of what `train` and `missing` need."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.set_defaults(her=False)
     parser.add_argument("--root_dir", type=Path, required=True)
-    parser.add_argument("--algorithm", choices=("sac", "td3"), default="sac")
-    parser.add_argument("--her", action="store_true", help="goals in hindsight, for SAC")
-    parser.add_argument("--tasks", required=True, help="environment ids, separated by commas")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first_seed", type=int, default=0)
     parser.add_argument("--num_env_steps", type=int, default=100_000)
@@ -163,16 +172,21 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
+def parser() -> argparse.ArgumentParser:
+    parser = shared_parser(__doc__)
+    parser.add_argument("--algorithm", choices=("sac", "td3"), default="sac")
+    parser.add_argument("--her", action="store_true", help="goals in hindsight, for SAC")
+    parser.add_argument("--tasks", required=True, help="environment ids, separated by commas")
+    return parser
+
+
 def main() -> None:
     given = parser()
     options = given.parse_args()
     if options.her and options.algorithm != "sac":
         given.error("--her is for --algorithm sac")
-    for seed in range(options.first_seed, options.first_seed + options.seeds):
-        for task in options.tasks.split(","):
-            folder = options.root_dir / task / method(options) / f"seed_{seed}"
-            if not (folder / "run.json").exists():
-                train(folder, task, seed, options, make_model(task, seed, options), method(options))
+    for folder, task, seed in missing(options, options.tasks.split(","), method(options)):
+        train(folder, task, seed, options, make_model(task, seed, options), method(options))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from taac.errors import TaacError, refuse_below
 from taac.networks.batch_statistics import BatchNorm
-from taac.networks.layers import EnsembleLinear, activation_module, check_widths, truncated_normal_, xavier_bound
+from taac.networks.layers import EnsembleLinear, activation_module, check_widths, initial_bounds, truncated_normal_
 
 Norm = Callable[[int, int], nn.Module]  # called with networks and size
 
@@ -167,8 +167,8 @@ class MlpBody(nn.Module):
         return self._linear(self.output_size, outputs)
 
     def _linear(self, fan_in: int, fan_out: int) -> EnsembleLinear:
-        ranges = (xavier_bound(fan_in, fan_out), 0.0) if self._initial_weights == "xavier" else ()
-        layer = EnsembleLinear(self.networks, fan_in, fan_out, *ranges)
+        bounds = initial_bounds("xavier" if self._initial_weights == "xavier" else "torch", fan_in, fan_out)
+        layer = EnsembleLinear(self.networks, fan_in, fan_out, *bounds)
         return _as_flax(layer) if self._initial_weights == "lecun" else layer
 
 

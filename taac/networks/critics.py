@@ -16,12 +16,11 @@ from taac.networks.layers import (
     EnsembleLinear,
     InitialWeights,
     activation_module,
-    check_initial_weights,
     check_ranges,
     check_widths,
     in_full_precision,
+    initial_bounds,
     refuse_unused,
-    xavier_bound,
 )
 
 
@@ -85,23 +84,20 @@ class CriticEnsemble(nn.Module):
         check_widths(hidden_layers)
         unused = {"last_init_range": last_init_range, "last_bias_init_range": last_bias_init_range}
         sizes = [input_size, *hidden_layers]
-        check_initial_weights(initial_weights)
-        bias_range = None if initial_weights == "torch" else 0.0
-        last_bias_init_range = bias_range if last_bias_init_range is None else last_bias_init_range
-        xavier = initial_weights == "xavier"
         self.networks_each = 1 if share_hidden_layers else reward_dim or 1  # networks per critic
         networks = num_critics * self.networks_each
         refuse_unused(body, "CriticEnsemble", activation, unused)
         self.body = body and body(input_size, networks)
         self.hidden = nn.ModuleList(
-            EnsembleLinear(networks, fan_in, fan_out, xavier_bound(fan_in, fan_out) if xavier else None, bias_range)
+            EnsembleLinear(networks, fan_in, fan_out, *initial_bounds(initial_weights, fan_in, fan_out))
             for fan_in, fan_out in (() if body else itertools.pairwise(sizes))
         )
         predicted = reward_dim if returns is None else int(returns.size)  # type: ignore[arg-type]
         self.output_shape = tuple(size for size in (num_choices, predicted) if size is not None)
         outputs_each = math.prod(self.output_shape) // self.networks_each
-        last_bounds = {"published": 0.003, "xavier": xavier_bound(sizes[-1], outputs_each)}
-        last_init_range = last_bounds.get(initial_weights) if last_init_range is None else last_init_range
+        bound, bias_bound = initial_bounds(initial_weights, sizes[-1], outputs_each)
+        last_init_range = (0.003 if bound is None else bound) if last_init_range is None else last_init_range
+        last_bias_init_range = bias_bound if last_bias_init_range is None else last_bias_init_range
         self.last = (
             EnsembleLinear(networks, sizes[-1], outputs_each, last_init_range, last_bias_init_range)
             if body is None else self.body.head(outputs_each)

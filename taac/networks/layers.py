@@ -96,10 +96,8 @@ def head_linear(
     Raises:
         TaacError: a negative or infinite range.
     """
-    check_initial_weights(initial_weights)
-    bounds = {"torch": torch_bound(input_size), "xavier": xavier_bound(input_size, output_size)}
-    init_range = bounds.get(initial_weights) if init_range is None else init_range
-    bias_bound = bounds["torch"] if initial_weights == "torch" else None
+    bound, bias_bound = initial_bounds(initial_weights, input_size, output_size)
+    init_range = bound if init_range is None else init_range
     bias_init_range = bias_bound if bias_init_range is None else bias_init_range
     check_ranges(init_range or 0.0, bias_init_range or 0.0)
     layer = nn.Linear(input_size, output_size)
@@ -112,19 +110,21 @@ def head_linear(
     return layer
 
 
-def check_initial_weights(initial_weights: InitialWeights) -> None:
-    if initial_weights not in ("published", "torch", "xavier"):
+def initial_bounds(initial_weights: InitialWeights, input_size: int, output_size: int) -> tuple[float | None, float]:
+    """Returns the bounds of a layer's uniform weights and biases; None: those of the network's own. Refuses unknown names."""
+    bounds: dict[str, tuple[float | None, float]] = {
+        "published": (None, 0.0),
+        "torch": (torch_bound(input_size), torch_bound(input_size)),
+        "xavier": (math.sqrt(6.0 / (input_size + output_size)), 0.0),
+    }
+    if initial_weights not in bounds:
         raise TaacError(f"initial_weights must be 'published', 'torch' or 'xavier', got '{initial_weights}'")
+    return bounds[initial_weights]
 
 
 def torch_bound(input_size: int) -> float:
     """Returns the bound within which torch draws the weights and biases of a linear layer uniformly, `1 / sqrt(input_size)`."""
     return 1.0 / math.sqrt(input_size)
-
-
-def xavier_bound(input_size: int, output_size: int) -> float:
-    """Returns the bound of Xavier-uniform weights, `sqrt(6 / (input_size + output_size))`."""
-    return math.sqrt(6.0 / (input_size + output_size))
 
 
 def check_ranges(*ranges: float) -> None:
@@ -179,7 +179,6 @@ class Mlp(nn.Sequential):
         initial_weights: InitialWeights = "published",
     ):
         check_widths(hidden_layers)
-        check_initial_weights(initial_weights)
         layers: list[nn.Module] = []
         for fan_in, fan_out in itertools.pairwise([input_size, *hidden_layers]):
             layer = nn.Linear(fan_in, fan_out)

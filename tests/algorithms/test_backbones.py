@@ -414,16 +414,23 @@ PUBLISHED = {  # those of each file that its source names, for one dimension of 
               "actor": [128, 512, 128, 2]},
     "simbav2": {**HALF, **ATOMS, "rate": (1e-4, 5e-5, "linear"), "smooth": True, "adam": 5e-9,
                 "critic": [512, 2048, 512, 2048, 512, 512, 101], "actor": [128, 512, 128, 128, 2]},
-    "tqc": {"combine": "mean", "critics": 5, "dropped": 2, "rate": 3e-4, "batch": 256, "critic": [512, 512, 512, 25]},
-    "redq": {"combine": "mean", "critics": 10, "subset": 2, "delay": 20, "updates": 20, "rate": 3e-4, "critic": [256, 256, 1]},
-    "droq": {"combine": "mean", "critics": 2, "subset": 2, "delay": 20, "updates": 20, "dropout": 0.01, "rate": 3e-4,
+    "tqc": {"combine": "mean", "critics": 5, "dropped": 2, "rate": 3e-4, "batch": 256, "begins": [0.04, 0.06],
+            "critic": [512, 512, 512, 25]},
+    "redq": {"combine": "mean", "critics": 10, "subset": 2, "delay": 20, "updates": 20, "rate": 3e-4, "begins": [0.15, 0.15],
              "critic": [256, 256, 1]},
+    "droq": {"combine": "mean", "critics": 2, "subset": 2, "delay": 20, "updates": 20, "dropout": 0.01, "rate": 3e-4,
+             "begins": [0.15, 0.15], "critic": [256, 256, 1]},
 }  # fmt: skip
 
 
 def widths(network):
     """What each matrix of a network maps to."""
     return [p.shape[-1] for p in network.parameters() if p.dim() == 3 and p.shape[1] > 1]
+
+
+def largest_weight(network):
+    """That of the last layer, whatever its bodies are."""
+    return round([p for p in network.parameters() if p.dim() > 1 and p.shape[-2] > 1][-1].abs().max().item(), 2)
 
 
 @pytest.mark.parametrize("backbone", PUBLISHED)
@@ -441,7 +448,7 @@ def test_settings_are_the_published_ones(backbone):
         "rate": rates[0] if rates else groups[0]["lr"], "betas": [tuple(group["betas"]) for group in groups],
         "adam": groups[0].get("epsilon_hat"), "decay": groups[0].get("weight_decay"),
         "combine": algorithm.combine_critics, "subset": algorithm.target_subset,
-        "critics": algorithm.critics.num_critics,
+        "critics": algorithm.critics.num_critics, "begins": [largest_weight(algorithm.critics), largest_weight(algorithm.actor)],
         "dropped": getattr(getattr(algorithm.critics, "returns", None), "dropped", None),
         "dropout": max((m.p for m in algorithm.critics.modules() if isinstance(m, torch.nn.Dropout)), default=0.0),
         "critic": widths(algorithm.critics), "actor": widths(algorithm.actor), "batch": trainer.batch_sizes[1],
