@@ -92,6 +92,7 @@ class Published:
 
 def main() -> None:
     parser = sb3_control.shared_parser(__doc__)
+    parser.add_argument("--root_dir", type=Path, required=True)
     parser.add_argument("--code", type=Path, required=True, help="clone of the published code")
     options = parser.parse_args()
     for folder, task, seed in sb3_control.missing(options, [TASK], METHOD):

@@ -159,10 +159,9 @@ def version(package: str) -> str | None:
 
 
 def shared_parser(doc: str) -> argparse.ArgumentParser:
-    """Returns a parser of what `train` and `missing` need."""
+    """Returns a parser of what `train` and `missing` need, but for `--root_dir`."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.set_defaults(her=False)
-    parser.add_argument("--root_dir", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first_seed", type=int, default=0)
     parser.add_argument("--num_env_steps", type=int, default=100_000)
@@ -174,6 +173,7 @@ def shared_parser(doc: str) -> argparse.ArgumentParser:
 
 def parser() -> argparse.ArgumentParser:
     parser = shared_parser(__doc__)
+    parser.add_argument("--root_dir", type=Path, required=True)
     parser.add_argument("--algorithm", choices=("sac", "td3"), default="sac")
     parser.add_argument("--her", action="store_true", help="goals in hindsight, for SAC")
     parser.add_argument("--tasks", required=True, help="environment ids, separated by commas")
