@@ -4,7 +4,7 @@
     python -m experiments.flash_gradients --code ../FlashSAC
 
 Prints the largest difference, as a share of the largest gradient of its parameter. SAC with `gin/backbones/flash.gin` takes some
-updates on HalfCheetah-v5 first. The published actor learns on s alone, ours on s and s'; what is compared is the gradient on s.
+updates on HalfCheetah-v5 first.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ def main() -> None:
         info = algorithm.train_step(batch)
     loss = algorithm.calc_loss(batch, info).loss
     found = torch.autograd.grad(loss.sum(), list(algorithm.critics.parameters()), retain_graph=True)
-    of_actor = torch.autograd.grad(loss[0].sum(), list(actor.parameters()))
+    of_actor = torch.autograd.grad(loss.sum(), list(actor.parameters()))
     gradients = dict(zip([*algorithm.critics.parameters(), *actor.parameters()], [*found, *of_actor], strict=True))
     torch.manual_seed(0)
-    noises = [torch.randn(2 * BATCH, size), torch.randn(BATCH, size)]  # of the actor's loss, and of the next action
+    noises = [torch.randn(BATCH, size).repeat(2, 1), torch.randn(BATCH, size)]  # of the actor's loss, and of the next action
 
     net = network.FlashSACActor(len(actor.hidden.blocks), inputs, actor.hidden.output_size, size)
     acting = of_weights(net, lambda net: actor_pairs(net, actor, size))

@@ -16,6 +16,7 @@ from taac.algorithms.algorithm import check_acting
 from taac.algorithms.reward_signals import RewardSignal
 from taac.algorithms.td_losses import BaseTDLoss
 from taac.errors import TaacError
+from taac.networks.layers import EnsembleLinear
 from taac.ops import value_ops
 from taac.training import experiment
 from tests.training.runs import built, learn_until
@@ -322,6 +323,42 @@ def test_critics_that_predict_a_distribution_learn_the_value():
     with torch.no_grad():
         q = algorithm.q_values(algorithm.critics, algorithm.encoder(frames.observation[0]), frames.prev_action[1])
     assert q[:, ~frames.is_last()[0]].mean() == pytest.approx(5.0, rel=0.05)
+
+
+@gin.configurable
+class Scaled(nn.Module):
+    """One number, a hundredth of the value."""
+
+    size = 1
+
+    def value(self, prediction):
+        return 100 * prediction.squeeze(-1)
+
+    def loss(self, prediction, target):
+        return (self.value(prediction) - target).square().sum(0)
+
+
+@gin.configurable
+class OneLayerBody(nn.Module):
+    output_size = 16
+
+    def __init__(self, input_size, networks):
+        super().__init__()
+        self.networks, self.layer = networks, EnsembleLinear(networks, input_size, self.output_size)
+
+    def forward(self, x):
+        return torch.tanh(self.layer(x))
+
+    def head(self, outputs):
+        return EnsembleLinear(self.networks, self.output_size, outputs)
+
+
+@pytest.mark.parametrize("method", ["sac", "taac"])
+def test_a_body_and_what_critics_predict(method):
+    bodies = ("CriticEnsemble.body = @OneLayerBody", "ActorNetwork.body = @OneLayerBody")
+    trainer = trained(method, "CriticEnsemble.returns = @Scaled()", *bodies)
+    assert {"algorithm.critics.body.layer.weight", "algorithm.critics.last.weight"} <= trainer.moved
+    assert math.isfinite(trainer.learner.summary()["loss/critic"])
 
 
 @gin.configurable

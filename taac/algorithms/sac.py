@@ -7,7 +7,7 @@ below are that paper's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import gin
 import torch
@@ -20,6 +20,7 @@ from taac.algorithms.algorithm import learns_policy
 from taac.algorithms.critic_step import CriticStep
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
+from taac.errors import TaacError
 from taac.networks import ActorNetwork
 from taac.networks.batch_statistics import gathering, has_batch_statistics
 from taac.ops import distributions, losses
@@ -42,6 +43,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
             discounted like the value: of the next step with a one-step `td_loss`, and of all later ones too with `TDLoss`.
         actor_on_last_frame: True: actor and temperature learn on all T frames, as published with TAAC. False: they learn on
             frames 0..T-2, whose actions were taken, as in algorithm 1 and in other implementations, which is less work.
+            "statistics": as False, but the last frame counts for the actor's batch normalisation (FlashSAC).
         actor_critic: arguments of `ActorCriticAlgorithm`; bind them there in gin. With a vector reward, the entropy bonus is
             split over its parts so that their weighted sum is the bonus.
 
@@ -63,7 +65,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         target_entropy: float | Schedule | None = None,
         temperature_ctor: Callable[..., Temperature] = Temperature,
         entropy_in_target: bool = True,
-        actor_on_last_frame: bool = True,
+        actor_on_last_frame: bool | Literal["statistics"] = True,
         **actor_critic: Any,
     ):
         check_unit_box(action_spec, "SacAlgorithm")
@@ -76,12 +78,14 @@ class SacAlgorithm(ActorCriticAlgorithm):
         self.temperature_ctor = temperature_ctor
         self.temperature = self.build_temperature(temperature_ctor, target)
         self.entropy_in_target = entropy_in_target
-        self.actor_on_last_frame = self.learns_on_last_frame = actor_on_last_frame
+        if actor_on_last_frame not in (True, False, "statistics"):
+            raise TaacError(f"SacAlgorithm.actor_on_last_frame must be True, False or 'statistics', got {actor_on_last_frame!r}")
+        self.actor_on_last_frame, self.learns_on_last_frame = actor_on_last_frame, actor_on_last_frame is True
 
     @property
     def learnt_frames(self) -> slice:
         """Returns the frames of a segment on which actor and temperatures learn."""
-        return slice(None) if self.actor_on_last_frame else slice(-1)
+        return slice(None) if self.learns_on_last_frame else slice(-1)
 
     def action_parts(self, action: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Returns the critics' inputs `[..., K]` of actions `[..., A]`."""
@@ -123,18 +127,18 @@ class SacAlgorithm(ActorCriticAlgorithm):
         self, time_step: TimeStep, actor_features: torch.Tensor, features: torch.Tensor, target_features: torch.Tensor
     ) -> TrainInfo:
         """Runs a training step on features: `[T, B, F]` of actor and critics, `[T-1, B, F]` of the target critics."""
-        frozen = features.detach()
-        executed = time_step.prev_action[1:]
+        frozen, executed = features.detach(), time_step.prev_action[1:]
 
         # Actor: minimise alpha log pi(a~|s) - min_i Q_i(s, a~)  (equations 7 and 9)
-        learnt = self.learnt_frames
+        learnt = frozen[self.learnt_frames]
+        seen = slice(None) if self.actor_on_last_frame else slice(-1)
         learns = learns_policy() or self.learns_value
-        with gathering(self.actor, ~time_step.is_last()[learnt], learns), torch.set_grad_enabled(learns):
-            mean, log_std = self.actor(actor_features[learnt])
+        with gathering(self.actor, ~time_step.is_last()[seen], learns), torch.set_grad_enabled(learns):
+            mean, log_std = (out[: len(learnt)] for out in self.actor(actor_features[seen]))
             action, log_pi = distributions.squashed_normal_sample(mean, log_std)
         q_pi, actor_loss = None, torch.zeros_like(log_pi)
         if learns:
-            prediction = self.critics(frozen[learnt], *self.action_parts(action))
+            prediction = self.critics(learnt, *self.action_parts(action))
             q_pi = self.over_critics(self.value_of(self.critics, prediction))
             dq_da = self.action_gradient(self.weighted(q_pi), action)
             actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
@@ -167,7 +171,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         """
         next_action, next_log_pi = action[1:], log_pi[1:]
         # a' is the action of an actor that acts, not of one that learns from the statistics of this batch
-        if not self.actor_on_last_frame or (learns_policy() and has_batch_statistics(self.actor)):
+        if not self.learns_on_last_frame or (learns_policy() and has_batch_statistics(self.actor)):
             next_action, next_log_pi = distributions.squashed_normal_sample(*self.actor(actor_features))
         min_q = critics.bootstrap(target_features, *self.action_parts(next_action))
         if not self.entropy_in_target:

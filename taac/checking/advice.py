@@ -139,6 +139,12 @@ def _intervals(trainer: Trainer, settings: Mapping[str, Any]) -> Iterator[str]:
                 f"Intervals.{name} {interval} is below the {iteration} environment steps of an iteration (unroll_length x "
                 "num_envs): it happens once an iteration"
             )
+    first = trainer.update_ratio.initial_collect_steps
+    if 2 * first >= steps:
+        yield (
+            f"UpdateRatio.initial_collect_steps {first} is half of Intervals.num_env_steps {steps} or more, and nothing is "
+            f"learnt in them: --set initial_collect_steps={max(1, steps // 10)}, for example, leaves the rest"
+        )
     if trainer.environment.max_episode_steps is None:
         yield (
             "the environment declares no time limit: unless its episodes all end by themselves, an evaluation does not end. "

@@ -93,6 +93,7 @@ class RMSNorm(nn.Module):
         self.epsilon, self.scale = _above_zero(epsilon, "RMSNorm"), nn.Parameter(torch.ones(networks, 1, size))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.float()
         return x * (x.square().mean(-1, keepdim=True) + self.epsilon).rsqrt() * self.scale
 
     @torch.no_grad()

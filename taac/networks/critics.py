@@ -105,8 +105,8 @@ class CriticEnsemble(nn.Module):
         self.num_critics, self.reward_dim = num_critics, reward_dim
         if returns is not None:
             self.returns = returns
-            self.value, self.loss, self.distribution = self.returns.value, self.returns.loss, self.returns.distribution
-            self.beyond = getattr(self.returns, "beyond", None)
+            self.value, self.loss = self.returns.value, self.returns.loss
+            self.distribution, self.beyond = (getattr(self.returns, name, None) for name in ("distribution", "beyond"))
         self.activation = activation_module(activation)
 
     def forward(self, features: torch.Tensor, *action: torch.Tensor) -> torch.Tensor:

@@ -78,6 +78,7 @@ class PrefixCritics(nn.Module):
         x = features.reshape(1, -1, features.shape[-1]).expand(self.num_critics, -1, -1)
         for layer in self.hidden:
             x = self.activation(layer(x))
+        x = x.float()  # the state that is carried from action to action, also where products are bfloat16
         read = self.of_action(action.transpose(0, 1).reshape(1, -1, self.action_size).expand(self.num_critics, -1, -1))
         read = read.unflatten(1, (self.length, -1))  # [N, h, M, 3 width]
         exists = None

@@ -217,7 +217,7 @@ def check_segments(
         )
     least = length * environment.num_envs * ranks.count * environment.durations[1]
     if initial_collect_steps is not None and num_env_steps <= initial_collect_steps:
-        example = max(least, num_env_steps // 2)
+        example = max(least, num_env_steps // 10)
         either = f"Set either, for example --set initial_collect_steps={example}"
         raise TaacError(
             f"Intervals.num_env_steps {num_env_steps} must be above UpdateRatio.initial_collect_steps {initial_collect_steps}: "

@@ -128,6 +128,7 @@ def test_autoregressive_noise_by_hand(monkeypatch):
 
 
 def test_noise_is_held_for_n_steps_as_often_as_one_over_n_squared():
+    assert len(HeldNoise()._odds) == 16  # as published
     found = drawn(HeldNoise(4), [[M] * 400] * 400, size=1)[..., 0].T.tolist()
     lengths = [n for row in found for n in [len(list(same)) for _, same in itertools.groupby(row)][:-1]]
     weights = [n**-2 for n in range(1, 5)]

@@ -11,6 +11,7 @@ import torch
 from taac.algorithms import MixedSacAlgorithm, SacAlgorithm, SacNtdAlgorithm, SdarAlgorithm, TempoRLAlgorithm
 from taac.algorithms.temporl import TempoRLInfo
 from taac.data_structures import Experience, StepType, TimeStep
+from taac.errors import TaacError
 from taac.networks import ObservationEncoder
 from taac.ops import distributions
 from taac.specs import TensorSpec, bounded
@@ -56,17 +57,23 @@ def test_the_actor_learns_on_the_last_frame_or_not(last, ctor):
     assert same is not last
 
 
-def test_the_actors_loss_is_that_of_the_frames_before():
+@pytest.mark.parametrize("last", [False, "statistics"])
+def test_the_actors_loss_is_that_of_the_frames_before(last):
     """Of the same noise, frames 0..T-2 have the loss that they have when all frames are learnt on."""
     experience = replayed()
     torch.manual_seed(2)
-    some = make(False).train_step(experience)  # draws for T-1 frames, then for targets
+    some = make(last).train_step(experience)  # draws for T-1 frames, then for targets
     shorter = experience._replace(time_step=TimeStep(*[x[:-1] for x in experience.time_step]))
     torch.manual_seed(2)
     whole = make(True).train_step(shorter)
     torch.testing.assert_close(some.actor_loss, whole.actor_loss)
     torch.testing.assert_close(some.log_pi, whole.log_pi)
     assert some.actor_loss.shape == (T - 1, B)
+
+
+def test_what_is_neither_is_refused():
+    with pytest.raises(TaacError, match=r"actor_on_last_frame must be True, False or 'statistics', got 'normalisation'"):
+        make("normalisation")
 
 
 def mixed(last):
@@ -81,11 +88,12 @@ def test_where_targets_need_all_actions_the_last_frame_is_left_out_alone(ctor):
     if ctor is mixed:
         action = torch.randint(3, (T, B)), experience.time_step.prev_action
         experience = experience._replace(time_step=experience.time_step._replace(prev_action=action))
-    for last in (True, False):
+    for last in (True, False, "statistics"):
         algorithm = ctor(last)
         torch.manual_seed(2)
         info = algorithm.train_step(experience)
         found[last] = info, algorithm.calc_loss(experience, info)
+    assert torch.equal(found[False][1].loss, found["statistics"][1].loss)  # of an actor without batch normalisation
     (whole, loss_of_all), (some, loss) = found[True], found[False]
     for name in ("actor_loss", "log_pi", "mean", "log_std"):
         assert torch.equal(getattr(some, name), getattr(whole, name)[:-1]), name

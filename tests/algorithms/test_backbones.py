@@ -17,6 +17,7 @@ from taac.algorithms.critic_step import CriticStep
 from taac.configuration import shipped
 from taac.errors import DivergedError, TaacError
 from taac.networks import BatchNorm
+from taac.networks.bodies import LayerNorm
 from taac.networks.value_heads import atoms_of
 from taac.ops import distributions, value_distributions
 from taac.ops.schedules import CosineSchedule
@@ -77,6 +78,8 @@ def test_every_method_learns_with_every_backbone(method, backbone):
     algorithm = trainer.agent.algorithm
     if backbone in ("crossq", "xqc") and isinstance(algorithm, SacAlgorithm):  # whose actors learn on s alone, as published
         assert not algorithm.actor_on_last_frame
+    if backbone in ("flash", "flash_small") and isinstance(algorithm, SacAlgorithm):
+        assert algorithm.actor_on_last_frame == "statistics"
     learnt = {name: p for name, p in algorithm.named_parameters() if p.requires_grad and name.startswith(("critics.", "actor."))}
     moved = {name: b for name, b in algorithm.named_buffers() if name.endswith((".mean", ".variance"))}
     before = {name: p.clone() for name, p in {**learnt, **moved}.items()}
@@ -132,6 +135,7 @@ class Update(NamedTuple):
     actor: Any  # whose loss has moved its statistics before a' is drawn
     info: Any
     gradients: Any  # of the critics
+    of_actor: Any  # the actor's gradients
 
 
 def update_with(backbone, apart=0.0, method="sac", frames=2):
@@ -149,9 +153,11 @@ def update_with(backbone, apart=0.0, method="sac", frames=2):
         info = algorithm.train_step(batch)
     actor = copy.deepcopy(algorithm.actor).double()
     loss = algorithm.calc_loss(batch, info).loss
-    gradients = torch.autograd.grad(loss.sum(), list(algorithm.critics.parameters()))
+    gradients, of_actor = (
+        torch.autograd.grad(loss.sum(), list(of.parameters()), retain_graph=True) for of in (algorithm.critics, algorithm.actor)
+    )
     trainer.close()
-    return Update(batch, algorithm, critics, targets, actor, info, gradients)
+    return Update(batch, algorithm, critics, targets, actor, info, gradients, of_actor)
 
 
 def normal(x, norm, n, running=False, weights=None):
@@ -192,6 +198,12 @@ def projected(points, probabilities):
     return target
 
 
+def action_and_log_pi(mean, log_std, noise):
+    proposal = mean + log_std.exp() * noise
+    log_slope = 2 * (math.log(2.0) - proposal - torch.nn.functional.softplus(-2 * proposal))  # log(1 - tanh^2), if tanh is 1 too
+    return torch.tanh(proposal), (torch.distributions.Normal(0.0, 1.0).log_prob(noise) - log_std - log_slope).sum(-1)
+
+
 def pairs_and_entropy(of, network, log_std_of, frames):
     """Executed pairs before those of the next action, `[64, K]`, and log pi of the latter. The actor's own sample comes first."""
     observation, step = of.batch.time_step.observation.double(), of.batch.time_step
@@ -199,16 +211,14 @@ def pairs_and_entropy(of, network, log_std_of, frames):
     torch.randn(frames, 32, 1)
     out = network(observation[1], of.actor.hidden, of.actor.head, 0, running=True)
     mean, log_std = out[:, :1], log_std_of(out[:, 1:])
-    noise = torch.randn(1, 32, 1)[0].double()
-    action = torch.tanh(mean + log_std.exp() * noise)
-    log_pi = (torch.distributions.Normal(0.0, 1.0).log_prob(noise) - log_std - torch.log(1 - action**2 + 1e-12)).sum(-1)
+    action, log_pi = action_and_log_pi(mean, log_std, torch.randn(1, 32, 1)[0].double())
     executed, following = (torch.cat(of, -1) for of in ((observation[0], step.prev_action[1].double()), (observation[1], action)))
     return torch.cat([executed, following]), log_pi
 
 
 def test_an_update_of_crossq_against_a_recomputation():
     """One forward of executed and next actions by the critics themselves: values, loss and gradients, in float64."""
-    batch, algorithm, critics, _, actor, info, found = of = update_with("crossq")
+    batch, algorithm, critics, _, actor, info, found, _ = of = update_with("crossq")
 
     def network(x, body, last, n, running=False):
         layers = list(body.layers)
@@ -232,9 +242,9 @@ def test_an_update_of_crossq_against_a_recomputation():
 
 def test_an_update_of_flash_against_a_recomputation():
     """Two joint forwards, the distribution of the target critic with the lower mean, projected, and cross-entropy, in float64."""
-    batch, algorithm, critics, targets, _, info, found = of = update_with("flash", apart=0.1)
+    batch, algorithm, critics, targets, actor, info, found, of_actor = of = update_with("flash", apart=0.1)
     step = batch.time_step
-    both, log_pi = pairs_and_entropy(of, flash, smooth_log_std, frames=2)
+    both, log_pi = pairs_and_entropy(of, flash, smooth_log_std, frames=1)
     online, slow = (
         torch.stack([flash(both, of.body, of.last, n) for n in range(2)]).log_softmax(-1) for of in (critics, targets)
     )
@@ -249,7 +259,17 @@ def test_an_update_of_flash_against_a_recomputation():
     error = -(target * online[:, :32]).sum(-1)
     expected = torch.autograd.grad(error.sum(), list(critics.parameters()))
     torch.testing.assert_close(info.q[:, 0].double(), (online[:, :32].exp() * atoms).sum(-1), rtol=1e-4, atol=1e-4)
-    for own, other in zip(found, expected, strict=True):
+    # The actor learns on s alone, by the statistics of s and s' together; its critics are those that act.
+    observation = step.observation.double()
+    torch.manual_seed(2)
+    out = flash(observation.flatten(0, 1), actor.hidden, actor.head, 0)[:32]
+    action, log_pi = action_and_log_pi(out[:, :1], smooth_log_std(out[:, 1:]), torch.randn(1, 32, 1)[0].double())
+    pairs = torch.cat([observation[0], action], -1)
+    q = torch.stack([(flash(pairs, critics.body, critics.last, n, running=True).softmax(-1) * atoms).sum(-1) for n in range(2)])
+    loss = (algorithm.temperature.alpha().item() * log_pi - q.amin(0)).sum()
+    torch.testing.assert_close(info.log_pi[0].double(), log_pi, rtol=1e-4, atol=1e-4)
+    assert info.log_pi.shape == (1, 32)  # nor does the temperature learn on s'
+    for own, other in zip([*found, *of_actor], [*expected, *torch.autograd.grad(loss, list(actor.parameters()))], strict=True):
         torch.testing.assert_close(own.double(), other, rtol=2e-3, atol=2e-3)
 
 
@@ -282,7 +302,7 @@ def test_an_encoder_that_is_learnt_makes_both_halves_of_the_critics_joint_forwar
 def test_an_update_of_taac_on_flash_against_a_recomputation():
     """Beta, b~, both candidates in one joint forward with their weights, and the mixture, projected once after the segment."""
     count = 4
-    batch, algorithm, critics, targets, actor, info, found = update_with("flash", apart=0.1, method="taac", frames=count)
+    batch, algorithm, critics, targets, actor, info, found, _ = update_with("flash", apart=0.1, method="taac", frames=count)
     step, (before, executed) = batch.time_step, batch.rollout_info
     observation, reward, discount = (x.double() for x in (step.observation, step.reward, step.discount))
     atoms = critics.returns.support
@@ -404,15 +424,16 @@ HALF = {"entropy": -0.5, "alpha": 0.01, "tau": 0.005, "log_std": (-10.0, 2.0), "
 ATOMS = {"atoms": (101, -5.0, 5.0), "rewards": 5.0}  # `rewards`: the bound of returns; None: their deviation alone
 PUBLISHED = {  # those of each file that its source names, for one dimension of actions; widths are what each matrix maps to
     "flash": {**HALF, **ATOMS, "entropy": math.log(0.15 * math.sqrt(2 * math.pi * math.e)), "tau": 0.01, "delay": 2, "batch": 512,
-              "rate": (3e-4, 1.5e-4, "cosine"), "unbiased": True, "smooth": True,
+              "rate": (3e-4, 1.5e-4, "cosine"), "unbiased": True, "smooth": True, "momentum": 0.01, "epsilon": 1e-5,
               "critic": [256, 1024, 256, 1024, 256, 101], "actor": [128, 512, 128, 512, 128, 2]},
     "xqc": {**HALF, **ATOMS, "rewards": None, "delay": 3, "rate": (3e-4, 3e-5, "linear"), "updates": 2, "epsilon": 1e-3,
-            "smooth": False, "critic": [512, 512, 512, 512, 101], "actor": [256, 256, 256, 256, 2]},
+            "momentum": 0.01, "smooth": False, "critic": [512, 512, 512, 512, 101], "actor": [256, 256, 256, 256, 2]},
     "crossq": {"tau": 1.0, "delay": 3, "rate": 1e-3, "betas": [(0.5, 0.999), (0.5, 0.999), (0.9, 0.999)], "epsilon": 1e-3,
-               "renorm_after": 100_000, "batch": 256, "alpha": 1.0, "critic": [2048, 2048, 1], "actor": [256, 256, 2]},
-    "simba": {**HALF, "rate": 1e-4, "decay": 0.01, "smooth": True, "critic": [512, 2048, 512, 2048, 512, 1],
-              "actor": [128, 512, 128, 2]},
-    "simbav2": {**HALF, **ATOMS, "rate": (1e-4, 5e-5, "linear"), "smooth": True, "adam": 5e-9,
+               "renorm_after": 100_000, "momentum": 0.01, "r_max": 3.0, "d_max": 5.0, "batch": 256, "alpha": 1.0,
+               "critic": [2048, 2048, 1], "actor": [256, 256, 2]},
+    "simba": {**HALF, "rate": 1e-4, "decay": 0.01, "smooth": True, "layer_epsilon": 1e-6, "clip": None,
+              "critic": [512, 2048, 512, 2048, 512, 1], "actor": [128, 512, 128, 2]},
+    "simbav2": {**HALF, **ATOMS, "rate": (1e-4, 5e-5, "linear"), "smooth": True, "adam": 5e-9, "clip": None,
                 "critic": [512, 2048, 512, 2048, 512, 512, 101], "actor": [128, 512, 128, 128, 2]},
     "tqc": {"combine": "mean", "critics": 5, "dropped": 2, "rate": 3e-4, "batch": 256, "begins": [0.04, 0.06],
             "critic": [512, 512, 512, 25]},
@@ -421,6 +442,9 @@ PUBLISHED = {  # those of each file that its source names, for one dimension of 
     "droq": {"combine": "mean", "critics": 2, "subset": 2, "delay": 20, "updates": 20, "dropout": 0.01, "rate": 3e-4,
              "begins": [0.15, 0.15], "critic": [256, 256, 1]},
 }  # fmt: skip
+
+
+NORM = ("unbiased", "epsilon", "renorm_after", "momentum", "r_max", "d_max")
 
 
 def widths(network):
@@ -455,7 +479,9 @@ def test_settings_are_the_published_ones(backbone):
         "log_std": (algorithm.actor.log_std_min, algorithm.actor.log_std_max), "smooth": algorithm.actor.smooth_log_std,
         "atoms": None if support is None else (len(support), float(support[0]), float(support[-1])),
         "rewards": getattr(trainer.agent.reward_normalizer, "bound", None),
-        **{name: getattr(norms[0], name) for name in ("unbiased", "epsilon", "renorm_after") if norms},
+        "clip": getattr(trainer.agent.observation_normalizer, "clip", 0.0),
+        "layer_epsilon": min((m.epsilon for m in algorithm.critics.modules() if isinstance(m, LayerNorm)), default=None),
+        **{name: getattr(norms[0], name) for name in NORM if norms},
     }  # fmt: skip
     expected = PUBLISHED[backbone]
     for name, value in expected.items():

@@ -168,8 +168,8 @@ def test_a_single_run_of_a_method_has_no_interval_and_no_share(tmp_path):
 
 @pytest.mark.parametrize("seeds, baseline, expected", [
     (2, None, "too few runs for a verdict"),
-    (4, None, "no difference was found"),
-    (4, "a", "no difference was found from a"),
+    (4, None, "no difference in final returns was found"),
+    (4, "a", "no difference in final returns was found from a"),
     (4, "c", "c has no runs here"),
 ])  # fmt: skip
 def test_without_a_verdict_the_reason_is_told(tmp_path, seeds, baseline, expected):

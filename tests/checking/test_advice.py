@@ -37,6 +37,7 @@ def test_nothing_looks_wrong_with_what_is_shipped():
 @pytest.mark.parametrize(
     "params, message",
     [
+        (["num_env_steps = 20000"], "UpdateRatio.initial_collect_steps 10000 is half of Intervals.num_env_steps 20000 or more"),
         (["evaluation_interval = 200000"], "200000 is above Intervals.num_env_steps 100000: the only evaluations are at"),
         (["evaluation_interval = 200000", "Evaluator.initial_evaluation = False"], "the only evaluation is at the end"),
         (["checkpoint_interval = 200000"], "a killed run starts over"),

@@ -11,6 +11,8 @@ from taac.learning.side_losses import cloning_loss
 from taac.machine import amx
 from taac.machine.compiled import CompiledFunction
 from taac.networks import ActorNetwork, CategoricalActorNetwork, CriticEnsemble, SwitchNetwork
+from taac.networks.bodies import LayerNorm, RMSNorm
+from taac.networks.prefix_critics import PrefixCritics
 from taac.networks.recurrent import GRUMemory, LSTMMemory
 from tests.training.runs import build
 
@@ -72,6 +74,20 @@ def test_memories_are_in_float32(kind):
     plain, mixed = both(remembered)
     for one, other in zip(nest.flatten(plain), nest.flatten(mixed), strict=True):
         assert other.dtype == torch.float32 and torch.equal(one, other)
+
+
+def test_the_state_of_prefix_critics_is_in_float32():
+    tested, seen = PrefixCritics(6 + 3 * 2 + 1, hidden_layers=(16,), action_sizes=(2, 4, 1)), []
+    tested.of_state.register_forward_hook(lambda module, given, result: seen.append((given[0].dtype, result.dtype)))
+    with torch.autocast(**BFLOAT16):
+        tested(torch.randn(5, 6), torch.rand(5, 2), torch.rand(5, 4), torch.ones(5, 1))
+    assert seen == [(torch.float32, torch.bfloat16)] * 3
+
+
+def test_norms_are_in_float32():
+    x = torch.randn(2, 64, 16).bfloat16()
+    for norm in (RMSNorm(2, 16), LayerNorm(2, 16)):
+        assert norm(x).dtype == torch.float32 and torch.equal(norm(x), norm(x.float()))
 
 
 @pytest.mark.parametrize("path, params", [("plain", TWO), ("traced", [])], ids=["two rewards", "one reward, traced"])

@@ -81,7 +81,7 @@ def _no_verdict(methods: Sequence[str], pairs: Sequence[Mapping[str, Any]], base
         return "one method"
     if not any(pair["findable"] for pair in pairs):
         return "too few runs for a verdict" if pairs else f"{baseline} has no runs here"
-    return "no difference was found" + ("" if baseline is None else f" from {baseline}")
+    return "no difference in final returns was found" + ("" if baseline is None else f" from {baseline}")
 
 
 def describe_family(content: dict[str, Any]) -> str:
