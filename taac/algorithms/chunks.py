@@ -49,8 +49,8 @@ class ChunkTrajectory:
     Args:
         length: h, actions in a chunk; 1 or more.
         other_rests: fraction of replayed segments that learn with other actions after each executed one, in [0, 1]: with 0 to
-            h - 1 of a new proposal. Their returns take one step. No effect with other losses
-            than `TAACTDLoss` and `OneStepTDLoss`: their returns may pass frames at which the rests of two chunks meet.
+            h - 1 of a new proposal. Their returns take one step. No effect with other losses than
+            `TAACTDLoss` and `OneStepTDLoss`: their returns may pass frames at which the rests of two chunks meet.
 
     Raises:
         TaacError: settings out of range.

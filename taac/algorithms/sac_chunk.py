@@ -59,9 +59,8 @@ class SacChunkAlgorithm(SacAlgorithm):
     actions are worth. Where chance decides whether it terminates, the other outcomes are seen with the actions that were to
     follow, so this is unbiased only if, given the first k, these are distributed alike, as for a policy that does not change
     (and without `best_of`, whose choice was among whole chunks). If it was truncated, the others are masked, and the critics see
-    how many there are. `PrefixCritics` learn the targets of all prefixes a_1..a_k at
-    once. The source, unlike the defaults here, uses the mean of 10 critics and no entropy in targets, and leaves out windows that
-    an end cuts short. With h = 1 it is SAC.
+    how many there are. `PrefixCritics` learn the targets of all prefixes a_1..a_k at once. The source, unlike the defaults here,
+    uses the mean of 10 critics and no entropy in targets, and leaves out windows that an end cuts short. With h = 1 it is SAC.
 
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
@@ -141,7 +140,7 @@ class SacChunkAlgorithm(SacAlgorithm):
         decided = state.left == 0
         new = proposed.output
         if self.best_of is not None:
-            new = self._best(self.critics, self.encoder(time_step.observation), self._samples(*proposed.policy))
+            new = self._best(self.encoder(time_step.observation), self._samples(*proposed.policy))
         actions = torch.where(decided.unsqueeze(-1), new, state.actions)
         left = torch.where(decided, self.length, state.left) - 1
         action, rest = actions[:, : self.step_size], actions[:, self.step_size :]
@@ -153,11 +152,11 @@ class SacChunkAlgorithm(SacAlgorithm):
         assert self.best_of is not None
         return distributions.squashed_normal_action(*(x.expand(self.best_of, *x.shape) for x in (mean, log_std)))
 
-    def _best(self, critics: Any, features: torch.Tensor, samples: torch.Tensor) -> torch.Tensor:
+    def _best(self, features: torch.Tensor, samples: torch.Tensor) -> torch.Tensor:
         """Returns the chunk `[..., h A]` of N that the critics value most."""
         of_each = features.expand(len(samples), *features.shape)
-        with evaluating(critics):
-            value = self.min_q(critics, of_each, *self.action_parts(samples))
+        with evaluating(self.critics):
+            value = self.min_q(self.critics, of_each, *self.action_parts(samples))
         return samples.take_along_dim(value.argmax(0, keepdim=True).unsqueeze(-1), 0).squeeze(0)
 
     def action_values(self, time_step: TimeStep, state: ChunkState, step: AlgStep) -> tuple[torch.Tensor, Nest]:
@@ -204,7 +203,7 @@ class SacChunkAlgorithm(SacAlgorithm):
         mean, log_std = self.actor(self.actor_features(observation))
         if self.best_of is None:
             return torch.where(taken, begun, distributions.squashed_normal_action(mean, log_std))
-        return self._best(self.critics, self.encoder(observation), torch.where(taken, begun, self._samples(mean, log_std)))
+        return self._best(self.encoder(observation), torch.where(taken, begun, self._samples(mean, log_std)))
 
     def train_step(self, experience: Experience) -> TrainInfo:
         windows = self.windows(experience, self.keep_cut_windows)
@@ -231,7 +230,7 @@ class SacChunkAlgorithm(SacAlgorithm):
             return torch.zeros_like(log_pi[:1]), None
         if self.best_of is None:
             return super().next_value(critics, target_features, actor_features, action, log_pi)
-        best = self._best(self.critics, critics.next_features, self._samples(*self.actor(actor_features)))
+        best = self._best(critics.next_features, self._samples(*self.actor(actor_features)))
         return critics.bootstrap(target_features, *self.action_parts(best)), None
 
     @torch.no_grad()
@@ -243,7 +242,7 @@ class SacChunkAlgorithm(SacAlgorithm):
         mean, log_std = self.actor(actor_features)
         action, log_pi = distributions.squashed_normal_sample(mean, log_std)
         if self.best_of is not None:
-            action = self._best(self.critics, self.encoder(later), self._samples(mean, log_std))
+            action = self._best(self.encoder(later), self._samples(mean, log_std))
         prediction = self.target_critics(features, *self.action_parts(action))
         value = mean_of(self.bootstrap_value(self.target_critics, prediction))
         if self.entropy_in_target and self.best_of is None:

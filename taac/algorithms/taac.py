@@ -229,7 +229,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         is_started = same & (step.state.repeats == 1)  # the trajectory that was started may say more than its action
         tau = nest.where(step.decided, nest.where(is_started, step.state.tau, started), old)
         new = self.trajectory.start(torch.tanh(step.policy[0]), state.tau)
-        q, q_0, q_1 = (self._min_q(self.critics, features, each) for each in (tau, old, new))
+        q, q_0, q_1 = (self._min_q(features, each) for each in (tau, old, new))
         return q, torch.stack([q_0, self.net_of_price(q_1)], dim=-1)
 
     def _beta_1(self, features: torch.Tensor, embedded: torch.Tensor, state: TaacState, a_hat: torch.Tensor) -> torch.Tensor:
@@ -249,7 +249,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             tau_prev, a_hat: the previous trajectory, and the actor's proposal.
         """
         tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)
-        q_0, q_1 = self._min_q(self.critics, features.expand(2, *features.shape), _stack(tau_0, tau_1))
+        q_0, q_1 = self._min_q(features.expand(2, *features.shape), _stack(tau_0, tau_1))
         return self.switch_distribution(q_0, self.net_of_price(q_1))[..., 1]
 
     def learn_switch(self, embedded: torch.Tensor, q_0: torch.Tensor, q_1: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -291,9 +291,9 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
         # beta = softmax((q_0, q_1 - c) / alpha_beta), from the online critics, with the price c of a decision
         with torch.no_grad():
-            q_0 = self._min_q(self.critics, frozen, tau_0)
+            q_0 = self._min_q(frozen, tau_0)
         with torch.set_grad_enabled(learns):
-            q_1 = self._min_q(self.critics, frozen, tau_1)
+            q_1 = self._min_q(frozen, tau_1)
         ended = trajectories.has_ended(self.trajectory, tau_prev)
         q_hat = q_1.detach()  # of a_hat; the policy that acts proposes another action where the actor has batch statistics
         tau_1, q_acted = self._as_acted(frozen, embedded, tau_prev, tau_1, q_hat)
@@ -405,12 +405,12 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         if not (learns_policy() and has_batch_statistics(self.actor)):
             return tau_1, q_1
         tau_1 = self.trajectory.start(distributions.squashed_normal_sample(*self.actor(embedded))[0], tau_prev)
-        return tau_1, self._min_q(self.critics, features, tau_1)
+        return tau_1, self._min_q(features, tau_1)
 
-    def _min_q(self, critics: nn.Module, features: torch.Tensor, tau: Tau) -> torch.Tensor:
+    def _min_q(self, features: torch.Tensor, tau: Tau) -> torch.Tensor:
         """Returns the weighted min_i Q_i(features, tau) `[...]`. Candidates are compared without dropout."""
-        with evaluating(critics):
-            return self.min_q(critics, features, *nest.flatten(tau))
+        with evaluating(self.critics):
+            return self.min_q(self.critics, features, *nest.flatten(tau))
 
     def next_value(
         self, critics: CriticStep, observation: Nest, tau_0: Tau, tau_1: Tau, beta: torch.Tensor

@@ -3,8 +3,7 @@
 A trajectory at one step is a record (a NamedTuple) of tensors. Its field `a` is the executed action, `[..., A]`. It may have
 other fields `[..., K]`, preferably with values in [-1, 1], because networks use them unscaled. The trajectories here use the
 record `Tau(a, v, u)`: the action, half of its change per step, and half of the change of v; unused parts are `()`. A trajectory
-is
-defined by two pure functions: `advance` moves it on by one step, and `start` begins a new one from the actor's output. Both
+is defined by two pure functions: `advance` moves it on by one step, and `start` begins a new one from the actor's output. Both
 are differentiable in their inputs.
 
 Source: Yu, Xu and Zhang, TAAC (NeurIPS 2021, arXiv:2104.06521), section 3.3 (constant), and the supplementary material

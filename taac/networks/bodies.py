@@ -295,8 +295,8 @@ class SimbaV2Body(nn.Module):
     """Features of norm 1: `l2(s * Linear(l2([x, 3])))`, then n times `l2(x + a (l2(Linear(ReLU(s * Linear(x)))) - x))`.
 
     Linear layers have no bias and weights of norm 1 for each output; s and a are learnt. The inner layer is four times as wide.
-    The head is `Linear(s * Linear(x)) + bias`; an actor's has mean and standard deviation in common, where
-    the source has a head for each. It expects normalised observations.
+    The head is `Linear(s * Linear(x)) + bias`; an actor's has mean and standard deviation in common, where the
+    source has a head for each. It expects normalised observations.
 
     Args:
         input_size, networks: I and N.

@@ -197,7 +197,8 @@ class LocalEncoder(nn.Module):
     """Encodes a Dict observation without some of its keys, for actors that see less than the critics.
 
     It is an algorithm's `actor_encoder_ctor`. Critics are trained on everything, such as masses and frictions that a simulator
-    knows and a robot does not. Acting does not need it where critics have no part in it (in TAAC and TempoRL they have).
+    knows and a robot does not. Acting does not need it where critics have no part in it (they have one in TAAC,
+    TempoRL, TLA, MixedSAC, and SAC on chunks with `best_of`).
 
     Args:
         observation_spec: a dict with the privileged keys and others.

@@ -5,8 +5,8 @@ Most of them share one recursion, backwards from `G[T-1] = value[T-1]`:
     G[t] = reward[t+1] + discount[t+1] * A[t+1],    A[t] = value[t] where stop[t], else bonus[t] + G[t],
 
 and differ only in `stop`, which always holds at LAST. `bonus[t]` is what acting at step t adds besides rewards: the entropy
-bonus that soft values contain, less the price of a decision. `retrace_return` and
-`skip_returns` have recursions of their own.
+bonus that soft values contain, less the price of a decision. `retrace_return` and `skip_returns` have
+recursions of their own.
 
 `reward[t]` and `discount[t]` are received on arriving at step t. `discount` includes gamma: `gamma * TimeStep.discount`.
 No action is taken at a LAST frame, so the caller must mask the result there. No gradient flows through any argument.
@@ -87,8 +87,7 @@ def compare_through_return(
 ) -> torch.Tensor:
     """Computes the compare-through return of TAAC: a multi-step return that bootstraps at the first switch.
 
-    `G[t] = reward[t+1] + discount[t+1] * A[t+1]`, `A[t] = value[t]` where step t is LAST or `switch[t]`, else
-    `bonus[t] + G[t]`.
+    `G[t] = reward[t+1] + discount[t+1] * A[t+1]`, `A[t] = value[t]` where step t is LAST or `switch[t]`, else `bonus[t] + G[t]`.
     TAAC calls it with `switch[t] = b[t] | b~[t]`: `b` is the executed switch, `b~` is sampled anew from the current policy
     at the replayed state. A target then extends beyond step t only if neither switches. There the current policy takes the
     executed action, so the return needs no importance weights. `switch[0]` is never read.
@@ -232,8 +231,7 @@ def skip_returns(
     max_skip: int,
     bonus: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes the returns of all skips in a segment. Skip j at step t holds
-    the action of step t, old or new, until t+j.
+    """Computes the returns of all skips in a segment. Skip j at step t holds the action of step t, old or new, until t+j.
 
     `G_1[t] = reward[t+1] + discount[t+1] * value[t+1]`, and
     `G_j[t] = reward[t+1] + discount[t+1] * (bonus[t+1] + G_{j-1}[t+1])`: j rewards, then the value of the state at t+j.

@@ -282,7 +282,7 @@ def test_the_rest_of_a_chunk_is_chosen_by_critics_that_see_their_own_encoder():
     algorithm = sac(best_of=5, encoder_ctor=Signed)
     algorithm.target_encoder.sign.data.fill_(-1.0)
     seen, best, observation = [], algorithm._best, torch.randn(4, 3)
-    algorithm._best = lambda critics, features, samples: seen.append(features) or best(critics, features, samples)
+    algorithm._best = lambda features, samples: seen.append(features) or best(features, samples)
     algorithm._proposed(observation, torch.zeros(4, 6), torch.zeros(4, 6, dtype=torch.bool))
     assert torch.equal(seen[0], observation)
 

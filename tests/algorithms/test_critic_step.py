@@ -189,9 +189,9 @@ def test_the_gradient_of_an_actor_counts_with_the_beta_of_the_action_that_it_mov
     [(a_hat, weighted)] = of_actor
     a_hat = a_hat.detach().requires_grad_()
     tau_prev = batch.rollout_info.tau_prev
-    features = algorithm.encoder(batch.time_step.observation)
+    features, algorithm.critics = algorithm.encoder(batch.time_step.observation), critics  # as they compared
     q = [
-        algorithm._min_q(critics, features, tau)
+        algorithm._min_q(features, tau)
         for tau in (algorithm.trajectory.advance(tau_prev), algorithm.trajectory.start(a_hat, tau_prev))
     ]
     (gradient,) = torch.autograd.grad(q[1].sum(), a_hat)
