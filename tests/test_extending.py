@@ -326,7 +326,7 @@ def test_critics_that_predict_a_distribution_learn_the_value():
 
 
 @gin.configurable
-class Scaled(nn.Module):
+class Hundredfold(nn.Module):
     """One number, a hundredth of the value."""
 
     size = 1
@@ -356,7 +356,7 @@ class OneLayerBody(nn.Module):
 @pytest.mark.parametrize("method", ["sac", "taac"])
 def test_a_body_and_what_critics_predict(method):
     bodies = ("CriticEnsemble.body = @OneLayerBody", "ActorNetwork.body = @OneLayerBody")
-    trainer = trained(method, "CriticEnsemble.returns = @Scaled()", *bodies)
+    trainer = trained(method, "CriticEnsemble.returns = @Hundredfold()", *bodies)
     assert {"algorithm.critics.body.layer.weight", "algorithm.critics.last.weight"} <= trainer.moved
     assert math.isfinite(trainer.learner.summary()["loss/critic"])
 

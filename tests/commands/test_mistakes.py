@@ -118,7 +118,7 @@ MISTAKES = {
         [*TRAIN, "--set", "hidden_layers=256"], ["expected Sequence[int]", "a list of one is written (256,)"],
     ),
     "steps in words": ([*TRAIN, "--num_env_steps", "many"], ["--num_env_steps: num_env_steps = 'many'", "expected int"]),
-    "a short run": ([*TRAIN, "--num_env_steps", "500"], ["initial_collect_steps 1000", "--set initial_collect_steps=250"]),
+    "a short run": ([*TRAIN, "--num_env_steps", "500"], ["initial_collect_steps 1000", "--set initial_collect_steps=50"]),
     "a setting of another method": (
         [*TRAIN, "--set", "ZetaExplorer.mu=3"], ["--set: ZetaExplorer.mu = 3", "nothing in this experiment uses"],
     ),
