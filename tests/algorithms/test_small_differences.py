@@ -218,8 +218,8 @@ def test_prefix_targets_of_the_best_of_samples_contain_no_entropy():
 
 def test_prefix_targets_value_what_the_online_critics_choose():
     algorithm = sac(critic_ctor=PrefixCritics, best_of=4)
-    asked, best_of = [], algorithm._best
-    algorithm._best = lambda critics, *args: asked.append(critics) or best_of(critics, *args)
+    asked, min_q = [], algorithm.min_q
+    algorithm.min_q = lambda critics, *args: asked.append(critics) or min_q(critics, *args)
     algorithm._prefix_targets(segment([MID] * 4))
     assert asked == [algorithm.critics]
 
