@@ -6,7 +6,7 @@
     taac report --root_dir runs/flash_64
 
 Runs go to <root_dir>/HalfCheetah-v5/flash_published/seed_<n>. Settings are those published for MuJoCo on CPUs, but for the
-sizes of `published_64.gin`, which `taac compare` gives to this package's FlashSAC: as published, a seed takes 6 to 10 hours of a
+sizes of `published_64.gin`, which `taac compare` gives to this package's FlashSAC: as published, a seed takes 6 to 12 hours of a
 core with no GPU. Nothing of it is compiled, which made it no faster at these sizes; Adam is torch's fused one. Evaluations are
 as in `sb3_control.py`.
 """

@@ -58,7 +58,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     contenders = [Contender(PEAK, OURS, {"task": "peak", "path": best["path"], "shape": best["shape"], "warmup": 1})]
     pairs = []
     for name, (file, params, theirs) in BACKBONES.items():
-        for method, own in (("sac", [ON_S_ALONE]), ("taac", [])):
+        of_sac = [] if file.startswith("flash") else [ON_S_ALONE]  # with flash the actor learns on s alone anyway
+        for method, own in (("sac", of_sac), ("taac", [])):
             row: dict[str, Any] = {"method": method, "count": True, "gin_params": [*params, *own, "create_agent.compile = True"]}
             row["files"] = [f"gin/backbones/{file}.gin"] if file else []
             contenders.append(Contender(f"{method.upper()}, {name}", OURS, {**sent, **row}))
